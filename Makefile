@@ -1,0 +1,39 @@
+# Thin verbs; README.md says what each is for.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PACKAGES := client engine-image operator
+INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
+DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
+
+.PHONY: help env test lint format verify generate bench lock
+.DEFAULT_GOAL := help
+
+help: ## Show the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+env: $(STAMP) ## Create the virtual environment
+
+$(STAMP): $(INPUTS)
+	@echo "== virtual environment: pinned packages, a few minutes the first time"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	@touch $@
+
+lint: $(STAMP) ## Style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Rewrite sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## Pin every dependency again (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --no-annotate --no-emit-package enginecore-client $(PACKAGES:%=%/pyproject.toml) \
+	  --all-extras --group pyproject.toml:dev -o constraints.txt

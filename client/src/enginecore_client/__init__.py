@@ -1,0 +1,1 @@
+"""The client: consumes the addresses of EngineCores, streams tokens, exports metrics."""

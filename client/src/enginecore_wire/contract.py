@@ -1,0 +1,127 @@
+"""Names and settings the operator writes into a pod and the engine server reads there.
+
+The operator puts a ServerConfig as JSON into the environment variable CONFIG_ENV; the server
+answers with a ServerStatus on STATUS_PATH.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from enginecore_wire.control import Limits
+
+CONFIG_ENV = "ENGINECORE_CONFIG"
+POD_IP_ENV = "ENGINECORE_POD_IP"
+DRAIN_TOKEN_ENV = "ENGINECORE_DRAIN_TOKEN"  # noqa: S105 - the name of a variable
+HANDSHAKE_ADDRESS_ENV = "ENGINECORE_HANDSHAKE_ADDRESS"
+HANDSHAKE_PORT_ENV = "ENGINECORE_HANDSHAKE_PORT"
+
+INPUT_PORT = 5557
+OUTPUT_PORT = 5558
+HTTP_PORT = 8080
+REPORT_PORT = 5559
+PUBLISH_PORT = 5560
+
+HEALTH_PATH = "/healthz"
+READY_PATH = "/readyz"
+STATUS_PATH = "/status"
+METRICS_PATH = "/metrics"
+DRAIN_PATH = "/drain"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model to load: a directory or file in the pod, and the name metrics show."""
+
+    path: str
+    served_name: str = ""
+    vocab_size: int | None = None
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What runs behind the server.
+
+    `command` is the whole command of a custom runtime; `args` are appended to the command
+    of every type. `$(ENGINECORE_HANDSHAKE_PORT)` and `$(ENGINECORE_HANDSHAKE_ADDRESS)` in
+    them are replaced.
+    """
+
+    type: Literal["torch", "vllm", "custom"] = "torch"
+    command: list[str] = []
+    args: list[str] = []
+
+
+class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the server listens; port 0 takes a free one (shown in the status)."""
+
+    host: str = "*"
+    input_port: Port = INPUT_PORT
+    output_port: Port = OUTPUT_PORT
+    http_port: Port = HTTP_PORT
+    max_clients: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+
+
+class LivenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Timers in seconds (docs/protocol.md)."""
+
+    ping_seconds: Seconds = 1.0
+    lost_after_seconds: Seconds = 4.0
+    grace_seconds: Seconds = 5.0
+    step_deadline_seconds: Seconds = 60.0
+    start_progress_deadline_seconds: Seconds = 600.0
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All settings of one engine server."""
+
+    name: str
+    model: ModelConfig
+    rank: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    cluster: str = ""
+    runtime: RuntimeConfig = RuntimeConfig()
+    transport: TransportConfig = TransportConfig()
+    liveness: LivenessConfig = LivenessConfig()
+    limits: Limits = Limits()
+    drain_deadline_seconds: Seconds = 60.0
+    coordinator_address: str | None = None
+
+
+class EngineFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """What the engine said about itself once it was ready."""
+
+    version: str = ""
+    dtype: str = ""
+    max_model_len: int = 0
+    num_gpu_blocks: int = 0
+    vocab_size: int = 0
+
+
+class PhaseRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """One phase the server went through; `at` is wall-clock seconds since the epoch."""
+
+    phase: str
+    at: float
+    reason: str = ""
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The JSON document on STATUS_PATH."""
+
+    name: str
+    rank: int
+    epoch: int
+    phase: str
+    reason: str = ""
+    message: str = ""
+    since: float = 0.0
+    input_port: int = 0
+    output_port: int = 0
+    http_port: int = 0
+    engine: EngineFacts | None = None
+    clients: int = 0
+    in_flight: int = 0
+    phases: list[PhaseRecord] = []
+    log_tail: list[str] = []

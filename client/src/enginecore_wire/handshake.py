@@ -1,0 +1,76 @@
+"""vLLM's start-up handshake between an engine and whoever launched it.
+
+Plain maps, no extensions. The engine says HELLO, gets INIT, loads its model, sends the READY
+payload on every input socket and READY on the handshake socket, in either order.
+"""
+
+from typing import Any
+
+import msgspec
+
+HELLO = "HELLO"
+READY = "READY"
+
+
+class EngineStatus(msgspec.Struct, omit_defaults=False):
+    """What an engine sends on the handshake socket: status is HELLO, then READY."""
+
+    status: str
+    local: bool = True
+    headless: bool = False
+    parallel_config_hash: str | None = None
+
+
+class EngineAddresses(msgspec.Struct):
+    """Where an engine dials: input i and output i belong to client i unless the lists differ
+    in length, which engines accept (one input may serve many outputs)."""
+
+    inputs: list[str]
+    outputs: list[str]
+    coordinator_input: str | None = None
+    coordinator_output: str | None = None
+    frontend_stats_publish_address: str | None = None
+
+
+class EngineInit(msgspec.Struct):
+    """The answer to HELLO; `parallel_config` stays empty unless engines run in lockstep."""
+
+    addresses: EngineAddresses
+    parallel_config: dict[str, Any] = {}
+
+
+class ReadyPayload(msgspec.Struct):
+    """What an engine tells each client once it can work; unknown keys are ignored.
+
+    The first seventeen are required by vLLM's front end (0.29 and newer).
+    """
+
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int
+    dp_stats_address: str | None
+    dtype: str
+    vllm_version: str
+    world_size: int
+    data_parallel_size: int
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    decode_context_parallel_size: int
+    data_parallel_rank: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    instance_id: str
+    supports_lora: bool
+    max_loras: int
+    kv_cache_size_tokens: int | None = None
+    enable_sleep_mode: bool = False
+
+
+def engine_identity(rank: int) -> bytes:
+    """Return the routing id of the engine with rank `rank`: 2 bytes, little-endian."""
+    return rank.to_bytes(2, "little")
+
+
+def engine_rank(identity: bytes) -> int | None:
+    """Return the rank that a routing id stands for, or None if it is not an engine's."""
+    return int.from_bytes(identity, "little") if len(identity) == 2 else None

@@ -1,0 +1,142 @@
+"""Engine to front end: EngineCoreOutputs and everything inside it (layout C of vLLM 0.32).
+
+Every field past the required ones has a default, so shorter arrays of older engines decode;
+longer arrays of newer ones do too, because msgspec drops surplus positions.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from enginecore_wire.tensors import Tensor
+
+ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+"""The single frame an engine sends to every output when its loop has died."""
+
+
+class FinishReason(IntEnum):
+    """Why a request ended."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REPETITION = 4
+
+
+class EventType(IntEnum):
+    """What happened to a request inside the engine."""
+
+    QUEUED = 1
+    SCHEDULED = 2
+    PREEMPTED = 3
+
+
+class EngineCoreEvent(msgspec.Struct):
+    """One event of a request; `timestamp` is the engine's monotonic clock in seconds."""
+
+    type: EventType
+    timestamp: float
+
+
+class Logprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities of sampled positions.
+
+    `token_ids` and `values` have shape [positions, k + 1] (the sampled token first),
+    `ranks` has shape [positions] (1 = most likely).
+    """
+
+    token_ids: Tensor
+    values: Tensor
+    ranks: Tensor
+    cumulative: list[int] | None = None
+
+
+class PrefillStats(msgspec.Struct, omit_defaults=True):
+    """Where a prompt's tokens came from; counts of tokens."""
+
+    num_prompt_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_local_cached_tokens: int = 0
+    num_external_cached_tokens: int = 0
+
+
+class EngineCoreOutput(msgspec.Struct, array_like=True):
+    """New tokens of one request; the request is finished iff `finish_reason` is set."""
+
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: Logprobs | None = None
+    new_prompt_logprobs: Logprobs | None = None
+    pooling_output: Tensor | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    events: list[EngineCoreEvent] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    trace_headers: dict[str, str] | None = None
+    prefill_stats: PrefillStats | None = None
+    routed_experts: Any = None
+    num_nans_in_logits: int = 0
+    mm_cache_miss_hashes: list[str] | None = None
+    new_sampling_mask: Any = None
+    spec_decode_metrics: dict[str, Any] | None = None
+    prompt_token_id_logprobs: Tensor | None = None
+
+
+class UtilityResult(msgspec.Struct, array_like=True):
+    """A utility call's value; `type_info` describes pickled types and is ignored here."""
+
+    type_info: Any
+    value: Any
+
+
+class UtilityOutput(msgspec.Struct, array_like=True):
+    """The reply to one utility call: either `failure_message` or `result` is set."""
+
+    call_id: int
+    failure_message: str | None = None
+    result: UtilityResult | None = None
+
+
+class PrefixCacheStats(msgspec.Struct, omit_defaults=True):
+    """Prefix cache use since the previous stats; `queries` and `hits` count tokens."""
+
+    reset: bool = False
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+
+class SchedulerStats(msgspec.Struct):
+    """The scheduler's state after a step; `kv_cache_usage` is a share between 0 and 1."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_skipped_waiting_reqs: int = 0
+    step_counter: int = 0
+    current_wave: int = 0
+    kv_cache_usage: float = 0.0
+    prefix_cache_stats: PrefixCacheStats | None = None
+
+
+class EngineCoreOutputs(msgspec.Struct, array_like=True):
+    """All that one engine step has for one client.
+
+    `timestamp` is the engine's monotonic clock in seconds, 0.0 if it sent none.
+    """
+
+    engine_index: int = 0
+    outputs: list[EngineCoreOutput] = []
+    scheduler_stats: SchedulerStats | None = None
+    timestamp: float = 0.0
+    utility_output: UtilityOutput | None = None
+    finished_requests: list[str] | None = None
+    wave_complete: int | None = None
+    start_wave: int | None = None
+    weight_version: str | None = None

@@ -1,0 +1,1 @@
+"""The torch engine: an EngineCore that runs on any machine."""

@@ -1,0 +1,1 @@
+"""The operator: reconciles EngineCluster and EngineCore resources into pods."""
