@@ -66,7 +66,7 @@ class Running(msgspec.Struct):
     position: int = 0
 
 
-class Died(Exception):
+class EngineDiedError(Exception):
     """The loop hit what would be fatal in a real engine."""
 
 
@@ -216,9 +216,9 @@ class StubEngine:
         request_id, prompt = request.request_id, request.prompt_token_ids
         self._journal.append(["add", request_id])
         if request_id in self._running or request_id in self._waiting:
-            raise Died(f"duplicate request id {request_id}")
+            raise EngineDiedError(f"duplicate request id {request_id}")
         if not prompt or max(prompt) >= options.vocab_size or len(prompt) > options.max_model_len:
-            raise Died("prompt out of range")
+            raise EngineDiedError("prompt out of range")
         params = request.sampling_params
         if params is None or params.max_tokens is None:
             self._send(request.client_index, self._error_output(request_id))
@@ -259,7 +259,7 @@ class StubEngine:
         if order == "die":
             os._exit(1)
         if order == "dead":
-            raise Died("told to")
+            raise EngineDiedError("told to")
         if order == "hang":
             signal.pause()
         if order == "mute":
@@ -368,7 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     engine.start()
     try:
         engine.run()
-    except Died as error:
+    except EngineDiedError as error:
         print(f"stub: fatal: {error}", file=sys.stderr, flush=True)
         engine.die()
         return 1
