@@ -33,7 +33,13 @@ format: $(STAMP) ## Rewrite sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-annotate --no-emit-package enginecore-client
+
 lock: ## Pin every dependency again (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --no-annotate --no-emit-package enginecore-client $(PACKAGES:%=%/pyproject.toml) \
-	  --all-extras --group pyproject.toml:dev -o constraints.txt
+	$(COMPILE) $(PACKAGES:%=%/pyproject.toml) --all-extras --group pyproject.toml:dev \
+	  -o constraints.txt
+	echo setuptools | $(COMPILE) -c constraints.txt operator/pyproject.toml client/pyproject.toml \
+	  --extra coordinator - -o operator/requirements.txt
+	echo setuptools | $(COMPILE) -c constraints.txt --no-emit-package numpy \
+	  engine-image/pyproject.toml --extra checkpoints - -o engine-image/requirements.txt
