@@ -46,6 +46,19 @@ class StructuredOutputs(msgspec.Struct, omit_defaults=True):
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     backend: str | None = msgspec.field(name="_backend", default=None)
+    backend_was_auto: bool = msgspec.field(name="_backend_was_auto", default=False)
+
+
+class RepetitionDetection(msgspec.Struct, omit_defaults=True):
+    """Ends a request whose last tokens are one pattern repeated.
+
+    A pattern has `min_pattern_size` to `max_pattern_size` tokens (0 switches the check
+    off) and counts once it was repeated `min_count` times.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -62,6 +75,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     temperature: float = 1.0
+    watermarking: bool | None = None
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -73,6 +87,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprob_token_ids: Tensor | None = None
+    prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
     detokenize: bool = True
@@ -80,16 +96,34 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: OutputKind = OutputKind.CUMULATIVE
+    stream_interval: int | None = None
+    skip_clone: bool = False
+    output_text_buffer_length: int = 0
     structured_outputs: StructuredOutputs | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: RepetitionDetection | None = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: list[int] | None = None
     eos_token_id: int | None = msgspec.field(name="_eos_token_id", default=None)
-    all_stop_token_ids: list[int] | None = msgspec.field(name="_all_stop_token_ids", default=None)
+    all_stop_token_ids: list[int] = msgspec.field(name="_all_stop_token_ids", default_factory=list)
+    watermarking_skipped: bool = msgspec.field(name="_watermarking_skipped", default=False)
     bad_words_token_ids: list[list[int]] | None = msgspec.field(
         name="_bad_words_token_ids", default=None
     )
+
+
+class LateInteraction(msgspec.Struct, array_like=True):
+    """Scores documents against a query the worker keeps; `mode` is `cache_query` or
+    `score_doc`."""
+
+    mode: str
+    query_key: str
+    query_uses: int | None = None
 
 
 class PoolingParams(msgspec.Struct, array_like=True):
@@ -102,7 +136,7 @@ class PoolingParams(msgspec.Struct, array_like=True):
     task: str | None = None
     requires_token_ids: bool = False
     skip_reading_prefix_cache: bool | None = None
-    late_interaction_params: Any = None
+    late_interaction_params: LateInteraction | None = None
     extra_kwargs: dict[str, Any] | None = None
     output_kind: OutputKind = OutputKind.FINAL_ONLY
 
@@ -118,12 +152,30 @@ class LoRARequest(msgspec.Struct, array_like=True):
     is_3d_lora_weight: bool = False
 
 
+class KvHintAction(msgspec.Struct):
+    """One hint; `payload` is plain data its `action_type` defines."""
+
+    action_id: str
+    action_type: str
+    action_version: str
+    payload: dict[str, Any]
+
+
+class KvHints(msgspec.Struct):
+    """Hints to the engine's KV cache that ride along with a request."""
+
+    protocol_version: str
+    message_id: str
+    actions: list[KvHintAction]
+
+
 class EngineCoreRequest(msgspec.Struct, array_like=True):
     """One generation (or pooling) request: the body of ADD, 22 positions in layout C.
 
     Engines need exactly one of `sampling_params` and `pooling_params`, and ids that are
     unique among their unfinished requests. `arrival_time` is wall-clock seconds.
-    `client_index` names the output socket; the engine server overwrites it.
+    `client_index` names the output socket; the engine server overwrites it. vLLM's decoder
+    insists on the first nine positions.
     """
 
     request_id: str
@@ -147,7 +199,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True):
     reasoning_parser_kwargs: dict[str, Any] | None = None
     abort_immediately: bool = False
     session_id: str | None = None
-    kv_hints: dict[str, Any] | None = None
+    kv_hints: KvHints | None = None
 
 
 class UtilityCall(msgspec.Struct, array_like=True):

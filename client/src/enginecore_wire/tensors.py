@@ -24,6 +24,12 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes per item of the dtypes of torch, by name."""
 
+_ARRAY_ITEM_BYTES = {
+    "|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2, "<u4": 4, "<i4": 4, "<f4": 4,
+    "<u8": 8, "<i8": 8, "<f8": 8, "<c8": 8, "<c16": 16,
+}  # fmt: skip
+"""The same for the dtypes of numpy, by type string."""
+
 _CAST = {"|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<f2": "e", "<u4": "I",
          "<i4": "i", "<f4": "f", "<u8": "Q", "<i8": "q", "<f8": "d",
          "bool": "?", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "float16": "e",
@@ -86,14 +92,10 @@ def item_bytes(dtype: str) -> int:
     Raises:
         ValueError: the dtype is not one that may travel (objects and records are pickles).
     """
-    known = ITEM_BYTES.get(dtype)
-    if known is not None:
-        return known
-    if len(dtype) >= 3 and dtype[0] in "<|=" and dtype[1] in "biufc" and dtype[2:].isdigit():
-        size = int(dtype[2:])
-        if 1 <= size <= 16:
-            return size
-    raise ValueError(f"tensor dtype {dtype!r} may not travel")
+    size = ITEM_BYTES.get(dtype) or _ARRAY_ITEM_BYTES.get(dtype)
+    if size is None:
+        raise ValueError(f"tensor dtype {dtype!r} may not travel")
+    return size
 
 
 def pack(tensor: Tensor, aux: list[memoryview]) -> list[Any]:
