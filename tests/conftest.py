@@ -9,6 +9,8 @@ import pytest
 from support.leaks import holdings, mark_session, settled_leaks
 from support.skips import SkipList
 
+pytest_plugins = ["devcluster.fixtures"]
+
 TIERS = ("api", "e2e", "chart", "model", "vllm")
 LEAK_KINDS = frozenset({"threads", "sockets", "processes"})
 

@@ -1,0 +1,3 @@
+module enginecore.dev/devcluster/pause
+
+go 1.26

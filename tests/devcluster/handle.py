@@ -1,0 +1,126 @@
+"""A cluster as its users see it: paths, kubectl, and a life bound to theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import binaries
+from devcluster.errors import DevclusterError
+from devcluster.locations import Locations
+
+_KUBECTL_SECONDS = 120.0
+_DOWN_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class ClusterHandle:
+    """A running cluster.
+
+    Attributes:
+        name: name of its run.
+        kubeconfig: the admin's kubeconfig file.
+        kubectl_path: the kubectl of the same version.
+    """
+
+    name: str
+    kubeconfig: Path
+    kubectl_path: Path
+
+    def kubectl(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        check: bool = True,
+        seconds: float = _KUBECTL_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs kubectl as the cluster's admin.
+
+        Args:
+            arguments: its command line.
+            stdin: text for its standard input, for ``apply -f -``.
+            check: raise where it fails.
+            seconds: how long it may take.
+
+        Raises:
+            DevclusterError: it failed; the message holds what it printed.
+            subprocess.TimeoutExpired: it took too long.
+        """
+        done = subprocess.run(
+            [self.kubectl_path, f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        if check and done.returncode != 0:
+            raise DevclusterError(
+                f"kubectl {' '.join(arguments)} exited {done.returncode}: {done.stderr.strip()}"
+            )
+        return done
+
+
+def attach(name: str, locations: Locations) -> ClusterHandle:
+    """Returns a handle on a cluster that is up already.
+
+    Raises:
+        DevclusterError: there is none of that name.
+    """
+    kubeconfig = locations.run(name).kubeconfig
+    if not kubeconfig.exists():
+        raise DevclusterError(f"run {name!r} is not up: devcluster up --name {name}")
+    kubectl = binaries.program("kubectl").path(locations.cache)
+    return ClusterHandle(name, kubeconfig, kubectl)
+
+
+@contextlib.contextmanager
+def held(name: str, options: Sequence[str], locations: Locations) -> Iterator[ClusterHandle]:
+    """Brings a cluster up that ends with the block, or with this process.
+
+    A child process brings it up, watches this one and takes it down; so it
+    goes away even where this process is killed.
+
+    Args:
+        name: name of the run.
+        options: further options of ``devcluster up``.
+        locations: where its files are.
+
+    Raises:
+        DevclusterError: it did not come up or did not go down cleanly.
+    """
+    command = [sys.executable, "-m", "devcluster", "up", "--hold", "--name", name, *options]
+    holder = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        # Ctrl-C in a terminal reaches this process alone, which then ends the block.
+        start_new_session=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder.stdin, holder.stdout:
+        line = holder.stdout.readline()
+        if line:
+            try:
+                kubeconfig = Path(json.loads(line)["kubeconfig"])
+                kubectl = binaries.program("kubectl").path(locations.cache)
+                yield ClusterHandle(name, kubeconfig, kubectl)
+            finally:
+                holder.stdin.close()
+                holder.wait(_DOWN_SECONDS)
+    if holder.wait(_DOWN_SECONDS) != 0:
+        step = "go down cleanly" if line else "come up"
+        raise DevclusterError(f"cluster {name} did not {step}: see the output above")
+
+
+def _environment() -> dict[str, str]:
+    package_parent = str(Path(__file__).resolve().parent.parent)
+    return os.environ | {"PYTHONPATH": package_parent}
