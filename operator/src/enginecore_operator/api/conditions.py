@@ -1,0 +1,125 @@
+"""Condition types and their fixed reasons; the transition time moves only on a flip."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class ConditionType(StrEnum):
+    """Types of conditions."""
+
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    READY = "Ready"
+    SCHEDULED = "Scheduled"
+    FACTS_KNOWN = "FactsKnown"
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and Events: fixed words that programs may compare."""
+
+    # Available
+    ALL_REPLICAS_READY = "AllReplicasReady"
+    REPLICAS_NOT_READY = "ReplicasNotReady"
+    SCALED_TO_ZERO = "ScaledToZero"
+    # Progressing
+    SETTLED = "Settled"
+    SCALING = "Scaling"
+    ROLLING_OUT = "RollingOut"
+    STARTING = "Starting"
+    PAUSED = "Paused"
+    # Degraded
+    AS_EXPECTED = "AsExpected"
+    ENGINE_FAILED = "EngineFailed"
+    NAME_TAKEN = "NameTaken"
+    INVALID_SPEC = "InvalidSpec"
+    # Ready
+    POD_READY = "PodReady"
+    POD_NOT_READY = "PodNotReady"
+    POD_PENDING = "PodPending"
+    POD_MISSING = "PodMissing"
+    BACK_OFF = "BackOff"
+    RESTART_LIMIT = "RestartLimitReached"
+    DRAINING = "Draining"
+    # Scheduled
+    POD_SCHEDULED = "PodScheduled"
+    UNSCHEDULABLE = "Unschedulable"
+    # FactsKnown
+    FACTS_READ = "FactsRead"
+    SIMULATED_NODE = "SimulatedNode"
+    NOT_ANSWERING = "NotAnswering"
+    NOT_LOADED = "NotLoaded"
+    # Events only
+    CREATED = "Created"
+    DELETED = "Deleted"
+    REPLACED = "Replaced"
+    POD_FAILED = "PodFailed"
+    NODE_LOST = "NodeLost"
+    UPDATED = "Updated"
+    ENGINE_READY = "EngineReady"
+
+
+class Condition(msgspec.Struct, frozen=True, rename="camel"):
+    """One condition, as Kubernetes defines it."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+def timestamp(now: datetime) -> str:
+    """Write a UTC time as Kubernetes does, to the second."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def precise_timestamp(now: datetime) -> str:
+    """Write a UTC time with microseconds, as MicroTime fields take it."""
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Read what the two functions above write. Raises ValueError."""
+    return datetime.fromisoformat(text)
+
+
+def find_condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
+    """Return the condition of this type, or None."""
+    return next((c for c in conditions if c.type == kind), None)
+
+
+def is_true(conditions: Sequence[Condition], kind: str) -> bool:
+    """Tell whether the condition of this type is there and True."""
+    found = find_condition(conditions, kind)
+    return found is not None and found.status == "True"
+
+
+def set_condition(
+    previous: Sequence[Condition],
+    kind: ConditionType,
+    status: bool,
+    reason: Reason,
+    message: str,
+    *,
+    now: datetime,
+    generation: int,
+) -> Condition:
+    """Build a condition that keeps the previous transition time unless its status flips."""
+    word = "True" if status else "False"
+    before = find_condition(previous, kind)
+    unchanged = before is not None and before.status == word and before.last_transition_time
+    return Condition(
+        type=kind,
+        status=word,
+        reason=reason,
+        message=message,
+        last_transition_time=before.last_transition_time
+        if before is not None and unchanged
+        else timestamp(now),
+        observed_generation=generation,
+    )

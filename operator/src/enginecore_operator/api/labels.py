@@ -1,0 +1,47 @@
+"""Every label, annotation, name and key the operator writes, in one place."""
+
+from typing import Final
+
+GROUP: Final = "enginecore.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CLUSTER_KIND: Final = "EngineCluster"
+CORE_KIND: Final = "EngineCore"
+
+FIELD_MANAGER: Final = "enginecore-operator"
+
+LABEL_PREFIX: Final = f"{GROUP}/"
+CLUSTER: Final = f"{GROUP}/cluster"
+"""Name of the EngineCluster an object belongs to."""
+CORE: Final = f"{GROUP}/core"
+"""Name of the EngineCore a pod belongs to. Also the server-side filter of the pod watch."""
+RANK: Final = f"{GROUP}/rank"
+"""Data-parallel rank of an EngineCore or its pod."""
+EPOCH: Final = f"{GROUP}/epoch"
+"""Which engine process of its EngineCore a pod is, counted from 1."""
+REVISION: Final = f"{GROUP}/revision"
+"""Hash of the part of the spec that a change of replaces pods."""
+ADDRESSABLE: Final = f"{GROUP}/addressable"
+"""`true` while the pod may be found by name; removed before a pod is drained or replaced."""
+COMPONENT: Final = f"{GROUP}/component"
+"""`engine` or `coordinator`: the selector of workloads."""
+ENGINE: Final = "engine"
+COORDINATOR: Final = "coordinator"
+
+APP_NAME: Final = "app.kubernetes.io/name"
+APP_INSTANCE: Final = "app.kubernetes.io/instance"
+APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+KWOK_NODE: Final = "kwok.x-k8s.io/node"
+"""Annotation of simulated nodes: their pods have no process to ask."""
+
+ENGINE_CONTAINER: Final = "engine"
+MODEL_VOLUME: Final = "model"
+TMP_VOLUME: Final = "tmp"
+RUN_VOLUME: Final = "run"
+SHM_VOLUME: Final = "dshm"
+RESERVED_VOLUMES: Final = (MODEL_VOLUME, TMP_VOLUME, RUN_VOLUME, SHM_VOLUME)
+RESERVED_ENV_PREFIX: Final = "ENGINECORE_"
+
+ADDRESSES_KEY: Final = "client_addresses.json"
+"""Key of the client addresses in the cluster's ConfigMap."""

@@ -1,0 +1,113 @@
+"""Pieces of OpenAPI schema that the annotations of the API structs refer to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+QUANTITY_PATTERN: Final = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$"
+IMMUTABLE: Final = {
+    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed"}]
+}
+KEYED_BY_NAME: Final = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}
+NAME_SCHEMA: Final = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 63,
+    "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+    "description": "Unique name.",
+}
+ENGINE_FIELDS: Final = (
+    "name",
+    "env",
+    "volumeMounts",
+    "imagePullPolicy",
+    "securityContext",
+    "lifecycle",
+)
+"""What a container named like the engine's may set."""
+REFUSED_ENGINE_FIELDS: Final = {
+    "image": {"type": "string"},
+    "command": {"type": "array", "maxItems": 64, "items": {"type": "string"}},
+    "args": {"type": "array", "maxItems": 64, "items": {"type": "string"}},
+    "ports": {
+        "type": "array",
+        "maxItems": 64,
+        "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    },
+    "resources": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+}
+
+
+class Rule(NamedTuple):
+    """A rule over one object, written twice: as CEL for admission, as Python for the rest.
+
+    `field` is the path, below the object, of the field to blame; `holds` takes the struct.
+    """
+
+    rule: str
+    message: str
+    field: str
+    holds: Callable[[Any], bool]
+
+    def to_schema(self) -> dict[str, str]:
+        """Write the rule as an item of x-kubernetes-validations."""
+        entry = {"rule": self.rule, "message": self.message}
+        if self.field:
+            entry["fieldPath"] = self.field
+        return entry
+
+
+def no_reserved_keys(prefix: str) -> dict[str, Any]:
+    """Refuse keys of a map that begin with `prefix`."""
+    return {
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self.all(key, !key.startsWith('{prefix}'))",
+                "message": f"keys that begin with {prefix} are the operator's",
+            }
+        ]
+    }
+
+
+def named_objects(*, reserved: Sequence[str]) -> dict[str, Any]:
+    """Describe a list of otherwise free objects with unique names, some of them reserved."""
+    words = ", ".join(f"'{name}'" for name in reserved)
+    return {
+        **KEYED_BY_NAME,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": NAME_SCHEMA},
+            "x-kubernetes-preserve-unknown-fields": True,
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"!(self.name in [{words}])",
+                    "message": f"the operator's own names are reserved: {', '.join(reserved)}",
+                    "fieldPath": ".name",
+                }
+            ],
+        },
+    }
+
+
+def containers(engine: str) -> dict[str, Any]:
+    """Describe the list of containers, in which `engine` is merged and not added."""
+    return {
+        **KEYED_BY_NAME,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": NAME_SCHEMA, **REFUSED_ENGINE_FIELDS},
+            "x-kubernetes-preserve-unknown-fields": True,
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"self.name != '{engine}' || !has(self.{field})",
+                    "message": f"the {engine} container's {field} is the operator's",
+                    "fieldPath": f".{field}",
+                }
+                for field in REFUSED_ENGINE_FIELDS
+            ],
+        },
+    }

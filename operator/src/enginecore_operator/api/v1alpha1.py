@@ -1,0 +1,507 @@
+"""Spec and status of EngineCluster and EngineCore, version v1alpha1.
+
+The CRDs are generated from these structs (crdgen): descriptions, ranges and defaults come from
+the annotations, rules over several fields from `rules` (CEL). A field exists only once it works.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from enginecore_operator.api import schema
+from enginecore_operator.api.conditions import Condition
+from enginecore_operator.api.labels import (
+    ENGINE_CONTAINER,
+    LABEL_PREFIX,
+    RESERVED_ENV_PREFIX,
+    RESERVED_VOLUMES,
+)
+from enginecore_operator.api.schema import Rule
+from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, OUTPUT_PORT, EngineFacts
+
+MAX_REPLICAS = 4096
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+Quantity = int | Annotated[str, Meta(pattern=schema.QUANTITY_PATTERN)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all spec structs: immutable, camelCase, unknown fields ignored (newer CRDs)."""
+
+
+class PersistentVolumeClaim(Spec, frozen=True):
+    """A claim in the namespace of the engine that holds the model."""
+
+    claim_name: Annotated[str, Meta(min_length=1, max_length=253, description="The claim's name.")]
+    path: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            pattern=r"^([^/].*)?$",
+            description="Directory or file inside the volume; empty: its root.",
+        ),
+    ] = ""
+
+
+class ModelSource(Spec, frozen=True):
+    """Where the model's files come from: exactly one of the fields."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.hostPath) != has(self.pvc)",
+            "give exactly one of hostPath and pvc",
+            "",
+            lambda source: (source.host_path is None) != (source.pvc is None),
+        ),
+    )
+    host_path: (
+        Annotated[
+            str,
+            Meta(
+                min_length=2,
+                max_length=1024,
+                pattern="^/",
+                description="Directory or file on the node, mounted read-only.",
+            ),
+        ]
+        | None
+    ) = None
+    pvc: (
+        Annotated[
+            PersistentVolumeClaim, Meta(description="Persistent volume claim, mounted read-only.")
+        ]
+        | None
+    ) = None
+
+
+class Model(Spec, frozen=True):
+    """The model to serve."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=512,
+            description="Name of the model, for example HuggingFaceTB/SmolLM2-135M-Instruct. "
+            "Without a source, the image holds the files: an absolute name is their path, any "
+            "other is looked for under /models by its last component.",
+        ),
+    ]
+    served_name: Annotated[
+        str, Meta(max_length=512, description="Name in metrics; empty: the model's name.")
+    ] = ""
+    source: (
+        Annotated[ModelSource, Meta(description="Where the files come from; absent: the image.")]
+        | None
+    ) = None
+    vocab_size: (
+        Annotated[
+            int,
+            Meta(ge=1, le=2**31 - 1, description="Only where the model's files cannot tell."),
+        ]
+        | None
+    ) = None
+
+
+class EnvVar(Spec, frozen=True, omit_defaults=True):
+    """One environment variable of the engine container."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!self.name.startsWith('{RESERVED_ENV_PREFIX}')",
+            f"names that begin with {RESERVED_ENV_PREFIX} are the operator's",
+            ".name",
+            lambda variable: not variable.name.startswith(RESERVED_ENV_PREFIX),
+        ),
+    )
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=253,
+            pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$",
+            description="The variable's name.",
+        ),
+    ]
+    value: Annotated[str, Meta(max_length=32768, description="Its value.")] = ""
+    value_from: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Source of the value, as in a Pod: secretKeyRef, configMapKeyRef, …"),
+    ] = None
+
+
+Env = Annotated[
+    list[EnvVar],
+    Meta(
+        max_length=128,
+        description="Environment of the engine container.",
+        extra_json_schema=schema.KEYED_BY_NAME,
+    ),
+]
+Argument = Annotated[str, Meta(max_length=1024)]
+
+
+class Runtime(Spec, frozen=True):
+    """What runs behind the engine server."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.type != 'custom' || (has(self.image) && self.image != '')",
+            "type custom needs an image that holds enginecore-server and the engine",
+            ".image",
+            lambda runtime: runtime.type != "custom" or runtime.image != "",
+        ),
+        Rule(
+            "self.type != 'custom' || (has(self.command) && self.command.size() > 0)",
+            "type custom needs the command that starts the engine",
+            ".command",
+            lambda runtime: runtime.type != "custom" or len(runtime.command) > 0,
+        ),
+        Rule(
+            "self.type == 'custom' || !has(self.command) || self.command.size() == 0",
+            "only type custom takes a command; give arguments in args",
+            ".command",
+            lambda runtime: runtime.type == "custom" or not runtime.command,
+        ),
+    )
+    type: Annotated[
+        Literal["torch", "custom"],
+        Meta(description="torch: the built-in engine. custom: any engine, started by command."),
+    ] = "torch"
+    image: Annotated[
+        str, Meta(max_length=1024, description="Image; empty: the operator's default.")
+    ] = ""
+    command: Annotated[
+        list[Argument], Meta(max_length=64, description="Command of a custom engine.")
+    ] = []
+    args: Annotated[
+        list[Argument], Meta(max_length=64, description="Arguments appended to the command.")
+    ] = []
+    env: Env = []
+
+
+class Accelerator(Spec, frozen=True):
+    """Devices of the engine container, as an extended resource."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=3,
+            max_length=253,
+            pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$",
+            description="Name of the extended resource.",
+        ),
+    ] = "nvidia.com/gpu"
+    count: Annotated[int, Meta(ge=0, le=64, description="Devices per engine; 0: CPU only.")] = 1
+
+
+ResourceList = Annotated[dict[str, Quantity], Meta(max_length=32)]
+
+
+class Resources(Spec, frozen=True):
+    """Requests and limits of the engine container."""
+
+    requests: Annotated[ResourceList, Meta(description="What the scheduler reserves.")] = {}
+    limits: Annotated[ResourceList, Meta(description="What the container may use at most.")] = {}
+
+
+class TemplateMetadata(Spec, frozen=True):
+    """Labels and annotations added to the pod."""
+
+    labels: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(
+            max_length=64,
+            description=f"Labels; keys under {LABEL_PREFIX} are refused.",
+            extra_json_schema=schema.no_reserved_keys(LABEL_PREFIX),
+        ),
+    ] = {}
+    annotations: Annotated[
+        dict[str, Annotated[str, Meta(max_length=65536)]],
+        Meta(
+            max_length=64,
+            description=f"Annotations; keys under {LABEL_PREFIX} are refused.",
+            extra_json_schema=schema.no_reserved_keys(LABEL_PREFIX),
+        ),
+    ] = {}
+
+
+class TemplateSpec(Spec, frozen=True):
+    """The part of a pod's spec that may be set; the rest is the operator's."""
+
+    node_selector: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(max_length=64, description="Labels the node must have."),
+    ] = {}
+    tolerations: Annotated[
+        list[dict[str, Any]], Meta(max_length=64, description="Taints tolerated.")
+    ] = []
+    affinity: Annotated[
+        dict[str, Any] | None, Meta(description="Node and pod affinity, as in a Pod.")
+    ] = None
+    topology_spread_constraints: Annotated[
+        list[dict[str, Any]], Meta(max_length=16, description="As in a Pod.")
+    ] = []
+    priority_class_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
+    runtime_class_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
+    scheduler_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
+    service_account_name: Annotated[
+        str, Meta(max_length=253, description="As in a Pod; no token is mounted.")
+    ] = ""
+    image_pull_secrets: Annotated[
+        list[dict[str, Any]], Meta(max_length=16, description="As in a Pod.")
+    ] = []
+    security_context: Annotated[
+        dict[str, Any], Meta(description="Pod security context, merged over the operator's.")
+    ] = {}
+    volumes: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            max_length=32,
+            description="Volumes added to the pod.",
+            extra_json_schema=schema.named_objects(reserved=RESERVED_VOLUMES),
+        ),
+    ] = []
+    init_containers: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            max_length=8,
+            description="Containers run before the engine.",
+            extra_json_schema=schema.named_objects(reserved=(ENGINE_CONTAINER,)),
+        ),
+    ] = []
+    containers: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            max_length=8,
+            description="Containers beside the engine. One named `engine` is merged over it: "
+            "env and volumeMounts are added, imagePullPolicy, securityContext and lifecycle "
+            "are taken over; everything else in it is refused.",
+            extra_json_schema=schema.containers(ENGINE_CONTAINER),
+        ),
+    ] = []
+
+
+class PodTemplate(Spec, frozen=True):
+    """Merged over the pod the operator builds."""
+
+    metadata: Annotated[TemplateMetadata, Meta(description="Labels and annotations.")] = (
+        TemplateMetadata()
+    )
+    spec: Annotated[TemplateSpec, Meta(description="Scheduling, volumes, more containers.")] = (
+        TemplateSpec()
+    )
+
+
+class Transport(Spec, frozen=True):
+    """Ports the engine listens on and how many clients it serves."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.inputPort != self.outputPort",
+            "equals inputPort",
+            ".outputPort",
+            lambda transport: transport.input_port != transport.output_port,
+        ),
+        Rule(
+            "self.inputPort != self.httpPort",
+            "equals inputPort",
+            ".httpPort",
+            lambda transport: transport.input_port != transport.http_port,
+        ),
+        Rule(
+            "self.outputPort != self.httpPort",
+            "equals outputPort",
+            ".httpPort",
+            lambda transport: transport.output_port != transport.http_port,
+        ),
+    )
+    input_port: Annotated[Port, Meta(description="ZMQ input socket.")] = INPUT_PORT
+    output_port: Annotated[Port, Meta(description="ZMQ output socket.")] = OUTPUT_PORT
+    http_port: Annotated[Port, Meta(description="Health, status and metrics.")] = HTTP_PORT
+    max_clients: Annotated[
+        int, Meta(ge=1, le=1024, description="Clients served at the same time.")
+    ] = 64
+
+
+class Liveness(Spec, frozen=True):
+    """Timers that tell a dead peer from a slow one."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.lostAfterSeconds > self.pingSeconds",
+            "must be larger than pingSeconds",
+            ".lostAfterSeconds",
+            lambda liveness: liveness.lost_after_seconds > liveness.ping_seconds,
+        ),
+    )
+    ping_seconds: Annotated[Seconds, Meta(description="Period of the clients' pings.")] = 1.0
+    lost_after_seconds: Annotated[Seconds, Meta(description="Silence that means lost.")] = 4.0
+    grace_seconds: Annotated[
+        Seconds, Meta(description="How long a client may reconnect before its requests end.")
+    ] = 5.0
+    step_deadline_seconds: Annotated[
+        Seconds, Meta(description="An engine with work and no output for this long is dead.")
+    ] = 60.0
+    start_progress_deadline_seconds: Annotated[
+        Seconds, Meta(description="A starting engine without progress for this long is dead.")
+    ] = 600.0
+
+
+class Drain(Spec, frozen=True):
+    """How an engine ends."""
+
+    deadline_seconds: Annotated[
+        int, Meta(ge=1, le=86400, description="How long running streams may go on.")
+    ] = 60
+
+
+class Restart(Spec, frozen=True):
+    """Back-off and limit of an engine that fails again and again."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.maxSeconds >= self.initialSeconds",
+            "must not be smaller than initialSeconds",
+            ".maxSeconds",
+            lambda restart: restart.max_seconds >= restart.initial_seconds,
+        ),
+    )
+    initial_seconds: Annotated[
+        Seconds, Meta(description="Wait after the first failure; doubles with each.")
+    ] = 1.0
+    max_seconds: Annotated[Seconds, Meta(description="Longest wait.")] = 300.0
+    limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Failures in a row after which the engine is given up until its spec "
+            "changes. An engine that was Ready for a minute starts to count anew.",
+        ),
+    ] = 10
+
+
+class Rollout(Spec, frozen=True):
+    """How a change of the spec reaches running engines: highest rank first."""
+
+    max_unavailable: Annotated[
+        int, Meta(ge=1, le=MAX_REPLICAS, description="Engines not Ready at the same time.")
+    ] = 1
+    paused: Annotated[bool, Meta(description="Leave running engines as they are.")] = False
+
+
+class Coordinator(Spec, frozen=True):
+    """The process that collects engine load and publishes it to clients."""
+
+    image: Annotated[
+        str, Meta(max_length=1024, description="Image; empty: the operator's default.")
+    ] = ""
+    resources: Annotated[Resources, Meta(description="Requests and limits.")] = Resources()
+
+
+class EngineTemplate(Spec, frozen=True, kw_only=True):
+    """What an EngineCluster and an EngineCore have in common: everything about one engine."""
+
+    model: Annotated[Model, Meta(description="The model to serve.")]
+    runtime: Annotated[Runtime, Meta(description="What runs behind the engine server.")] = Runtime()
+    accelerator: Annotated[Accelerator, Meta(description="Devices per engine.")] = Accelerator()
+    resources: Annotated[Resources, Meta(description="Of the engine container.")] = Resources()
+    pod_template: Annotated[PodTemplate, Meta(description="Merged over the pod.")] = PodTemplate()
+    transport: Annotated[Transport, Meta(description="Ports and clients.")] = Transport()
+    liveness: Annotated[Liveness, Meta(description="Timers.")] = Liveness()
+    drain: Annotated[Drain, Meta(description="How an engine ends.")] = Drain()
+    restart: Annotated[Restart, Meta(description="Back-off and limit.")] = Restart()
+
+
+class EngineClusterSpec(EngineTemplate, frozen=True, kw_only=True):
+    """Engines that serve one model, one per data-parallel rank."""
+
+    replicas: Annotated[
+        int, Meta(ge=0, le=MAX_REPLICAS, description="Number of engines: data-parallel ranks.")
+    ] = 1
+    rollout: Annotated[Rollout, Meta(description="How changes reach engines.")] = Rollout()
+    coordinator: Annotated[Coordinator, Meta(description="Collects and publishes load.")] = (
+        Coordinator()
+    )
+
+
+class EngineCoreSpec(EngineTemplate, frozen=True, kw_only=True):
+    """One engine, complete in itself."""
+
+    rank: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="Data-parallel rank; cannot be changed.",
+            extra_json_schema=schema.IMMUTABLE,
+        ),
+    ] = 0
+    coordinator_address: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            pattern=r"^(tcp://[^\s]+:[0-9]+)?$",
+            description="Where the engine reports its load; empty: nowhere.",
+        ),
+    ] = ""
+
+
+class ClientAddresses(msgspec.Struct, frozen=True):
+    """The addresses as a client takes them; index i is rank i."""
+
+    input_address: list[str] = []
+    output_address: list[str] = []
+    stats_update_address: str = ""
+
+
+class EngineClusterStatus(Spec, frozen=True):
+    """What the operator sees."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    desired_replicas: int = 0
+    selector: str = ""
+    current_revision: str = ""
+    client_addresses: ClientAddresses = ClientAddresses()
+    conditions: list[Condition] = []
+
+
+class PodReference(Spec, frozen=True):
+    """The pod of the current epoch."""
+
+    name: str = ""
+    ip: str = ""
+    node: str = ""
+
+
+class Failure(Spec, frozen=True):
+    """The latest failure; `count` failures came in a row. `message` ends with the last log."""
+
+    epoch: int
+    count: int
+    time: str
+    reason: str
+    message: str = ""
+    revision: str = ""
+
+
+class EngineCoreStatus(Spec, frozen=True):
+    """What the operator sees."""
+
+    observed_generation: int = 0
+    phase: str = "Pending"
+    epoch: int = 0
+    input_address: str = ""
+    output_address: str = ""
+    pod: PodReference = PodReference()
+    restarts: int = 0
+    failure: Failure | None = None
+    engine: EngineFacts | None = None
+    conditions: list[Condition] = []

@@ -1,0 +1,98 @@
+"""Checks of a spec at reconcile time: objects stored before a rule existed meet them here.
+
+Admission (the CRD's schema and CEL) refuses the same things with the same paths.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA
+from enginecore_operator.api.v1alpha1 import EngineTemplate, PodTemplate
+
+SpecT = TypeVar("SpecT", bound=EngineTemplate)
+
+_NAME = re.compile(str(NAME_SCHEMA["pattern"]))
+
+
+class InvalidSpecError(ValueError):
+    """A spec breaks a rule; the message names each field by its path and says what is wrong."""
+
+
+def read_spec(raw: dict[str, Any], kind: type[SpecT]) -> SpecT:
+    """Decode a spec and check it. Raises InvalidSpecError."""
+    try:
+        spec = msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise InvalidSpecError(f"spec{path.rstrip('`')}: {message}") from error
+    problems = [*_broken_rules(spec, "spec"), *_template_problems(spec.pod_template)]
+    if problems:
+        raise InvalidSpecError("; ".join(problems))
+    return spec
+
+
+def _broken_rules(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, msgspec.Struct):
+        for rule in getattr(value, "rules", ()):
+            if not rule.holds(value):
+                yield f"{path}{rule.field}: {rule.message}"
+        for field in msgspec.structs.fields(value):
+            yield from _broken_rules(getattr(value, field.name), f"{path}.{field.encode_name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _broken_rules(item, f"{path}[{index}]")
+
+
+def _template_problems(template: PodTemplate) -> Iterator[str]:
+    path = "spec.podTemplate"
+    for name, keys in (
+        ("labels", template.metadata.labels),
+        ("annotations", template.metadata.annotations),
+    ):
+        for key in keys:
+            if key.startswith(labels.LABEL_PREFIX):
+                yield f"{path}.metadata.{name}[{key}]: the operator's own key"
+    spec = template.spec
+    yield from _name_problems(f"{path}.spec.volumes", spec.volumes, labels.RESERVED_VOLUMES)
+    yield from _name_problems(
+        f"{path}.spec.initContainers", spec.init_containers, (labels.ENGINE_CONTAINER,)
+    )
+    yield from _name_problems(f"{path}.spec.containers", spec.containers, ())
+    for index, container in enumerate(spec.containers):
+        if container.get("name") == labels.ENGINE_CONTAINER:
+            yield from _engine_problems(f"{path}.spec.containers[{index}]", container)
+
+
+def _name_problems(
+    path: str, objects: Sequence[dict[str, Any]], reserved: Sequence[str]
+) -> Iterator[str]:
+    seen: set[str] = set()
+    for index, item in enumerate(objects):
+        name = item.get("name")
+        if not isinstance(name, str) or not _NAME.match(name):
+            yield f"{path}[{index}].name: must be a DNS label"
+        elif name in reserved:
+            yield f"{path}[{index}].name: {name} is the operator's own"
+        elif name in seen:
+            yield f"{path}[{index}].name: {name} is there twice"
+        else:
+            seen.add(name)
+
+
+def _engine_problems(path: str, container: dict[str, Any]) -> Iterator[str]:
+    for field in container:
+        if field not in ENGINE_FIELDS:
+            yield f"{path}.{field}: the engine container's {field} is the operator's"
+    for index, variable in enumerate(container.get("env", ())):
+        if str(variable.get("name", "")).startswith(labels.RESERVED_ENV_PREFIX):
+            yield (
+                f"{path}.env[{index}].name: names that begin with {labels.RESERVED_ENV_PREFIX} "
+                "are the operator's"
+            )
+    for index, mount in enumerate(container.get("volumeMounts", ())):
+        if mount.get("name") in labels.RESERVED_VOLUMES:
+            yield f"{path}.volumeMounts[{index}].name: {mount['name']} is the operator's own"
