@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PACKAGES := client engine-image operator
 INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
+TIERS := api chart e2e model
 DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
 
-.PHONY: help env test lint format verify generate bench lock
+.PHONY: help env test test-unit test-vllm lint format verify generate bench lock
 .DEFAULT_GOAL := help
 
 help: ## Show the verbs
@@ -22,6 +23,23 @@ $(STAMP): $(INPUTS)
 	$(BIN)/python -m pip install --quiet --require-hashes -r constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
 	@touch $@
+
+test: $(STAMP) ## Every tier that needs no vLLM, on a real Kubernetes it builds and starts itself
+	@echo "== checkpoint and Kubernetes programs (built once, about 15 minutes the first time)"
+	$(BIN)/python tests/support/checkpoint.py
+	$(DEVCLUSTER) build --tier chart
+	$(DEVCLUSTER) build --tier node
+	$(BIN)/pytest $(TIERS:%=--tier %) tests/unit tests/contract tests/api tests/chart tests/e2e
+
+test-unit: $(STAMP) ## Unit tests only: no socket, no cluster
+	$(BIN)/pytest tests/unit
+
+test-vllm: $(STAMP) ## What needs a real vLLM (6 GB, built once)
+	$(BIN)/python tests/support/vllm_environment.py
+	$(BIN)/pytest --tier vllm --tier model -m vllm
+
+bench: $(STAMP) ## Measure against peers and floors; prints each bar and its verdict
+	PYTHONPATH=tests $(BIN)/python -m bench
 
 lint: $(STAMP) ## Style, types, import rules
 	$(BIN)/ruff check .
