@@ -62,8 +62,14 @@ class ReadyPayload(msgspec.Struct):
     instance_id: str
     supports_lora: bool
     max_loras: int
+    mamba_block_size: int | None = None
     kv_cache_size_tokens: int | None = None
+    kv_cache_max_concurrency: float | None = None
+    kv_events_config: dict[str, Any] | None = None
+    weight_transfer_backend: str | None = None
     enable_sleep_mode: bool = False
+    supports_draft_weight_updates: bool = False
+    effective_attention_block_size: int | None = None
 
 
 def engine_identity(rank: int) -> bytes:

@@ -44,7 +44,7 @@ class Logprobs(msgspec.Struct, array_like=True):
     """Log-probabilities of sampled positions.
 
     `token_ids` and `values` have shape [positions, k + 1] (the sampled token first),
-    `ranks` has shape [positions] (1 = most likely).
+    `ranks` has shape [positions] (1 = most likely). vLLM takes numpy's dtypes here (`<i4`).
     """
 
     token_ids: Tensor
@@ -53,7 +53,25 @@ class Logprobs(msgspec.Struct, array_like=True):
     cumulative: list[int] | None = None
 
 
-class PrefillStats(msgspec.Struct, omit_defaults=True):
+class PromptLogprobs(Logprobs):
+    """Log-probabilities of the prompt's positions but the first; one message has them all.
+
+    The shapes are those of Logprobs. vLLM takes torch's dtypes here (`int64`).
+    """
+
+    cumulative_tensor: Tensor | None = None
+
+
+class SamplingMask(msgspec.Struct, array_like=True):
+    """The tokens sampling chose from; `offsets` has the bounds of each position in
+    `token_ids`, None for one position."""
+
+    token_ids: Tensor
+    offsets: Tensor | None = None
+    cumulative: list[int] | None = None
+
+
+class PrefillStats(msgspec.Struct):
     """Where a prompt's tokens came from; counts of tokens."""
 
     num_prompt_tokens: int = 0
@@ -61,6 +79,7 @@ class PrefillStats(msgspec.Struct, omit_defaults=True):
     num_cached_tokens: int = 0
     num_local_cached_tokens: int = 0
     num_external_cached_tokens: int = 0
+    num_cache_creation_tokens: int = 0
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True):
@@ -69,7 +88,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True):
     request_id: str
     new_token_ids: list[int]
     new_logprobs: Logprobs | None = None
-    new_prompt_logprobs: Logprobs | None = None
+    new_prompt_logprobs: PromptLogprobs | None = None
     pooling_output: Tensor | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -78,10 +97,10 @@ class EngineCoreOutput(msgspec.Struct, array_like=True):
     ec_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     prefill_stats: PrefillStats | None = None
-    routed_experts: Any = None
+    routed_experts: Tensor | None = None
     num_nans_in_logits: int = 0
     mm_cache_miss_hashes: list[str] | None = None
-    new_sampling_mask: Any = None
+    new_sampling_mask: SamplingMask | None = None
     spec_decode_metrics: dict[str, Any] | None = None
     prompt_token_id_logprobs: Tensor | None = None
 
@@ -101,7 +120,7 @@ class UtilityOutput(msgspec.Struct, array_like=True):
     result: UtilityResult | None = None
 
 
-class PrefixCacheStats(msgspec.Struct, omit_defaults=True):
+class PrefixCacheStats(msgspec.Struct):
     """Prefix cache use since the previous stats; `queries` and `hits` count tokens."""
 
     reset: bool = False
@@ -111,18 +130,33 @@ class PrefixCacheStats(msgspec.Struct, omit_defaults=True):
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0
+    hits_by_source: dict[str, int] = {}
 
 
 class SchedulerStats(msgspec.Struct):
-    """The scheduler's state after a step; `kv_cache_usage` is a share between 0 and 1."""
+    """The scheduler's state after a step; `kv_cache_usage` is a share between 0 and 1.
+
+    Parts that only one optional feature of the engine fills stay plain maps.
+    """
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     num_skipped_waiting_reqs: int = 0
+    num_kv_fetch_reqs_by_stage: dict[str, int] = {}
     step_counter: int = 0
     current_wave: int = 0
     kv_cache_usage: float = 0.0
-    prefix_cache_stats: PrefixCacheStats | None = None
+    iteration_details: dict[str, Any] | None = None
+    prefix_cache_stats: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
+    connector_prefix_cache_stats: PrefixCacheStats | None = None
+    kv_cache_eviction_events: list[dict[str, Any]] = []
+    spec_decoding_stats: dict[str, Any] | None = None
+    kv_connector_stats: dict[str, Any] | None = None
+    ec_connector_stats: dict[str, Any] | None = None
+    waiting_lora_adapters: dict[str, int] = {}
+    running_lora_adapters: dict[str, int] = {}
+    cudagraph_stats: dict[str, Any] | None = None
+    perf_stats: dict[str, Any] | None = None
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True):
