@@ -68,5 +68,7 @@ class MsgpackDecoder(Generic[T]):
 
 def _extension(code: int, data: memoryview) -> memoryview:
     if code != EXT_RAW_VIEW:
-        raise ValueError(f"extension type {code} is not accepted: it could carry a pickle")
+        raise msgspec.ValidationError(
+            f"extension type {code} is not accepted: it could carry a pickle"
+        )
     return data
