@@ -9,7 +9,7 @@ INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
 TIERS := api chart e2e model
 DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
 
-.PHONY: help env test test-unit test-vllm lint format verify generate bench lock
+.PHONY: help env demo demo-down images test test-unit test-vllm lint format verify generate bench lock
 .DEFAULT_GOAL := help
 
 help: ## Show the verbs
@@ -23,6 +23,15 @@ $(STAMP): $(INPUTS)
 	$(BIN)/python -m pip install --quiet --require-hashes -r constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
 	@touch $@
+
+demo: $(STAMP) ## From nothing to tokens on a real Kubernetes (or the one of KUBECONFIG)
+	PYTHONPATH=tests $(BIN)/python examples/demo up
+
+demo-down: $(STAMP) ## Remove every trace of the demo
+	PYTHONPATH=tests $(BIN)/python examples/demo down
+
+images: $(STAMP) ## Build the container images (buildah; kept in ~/.cache/enginecore/images)
+	PYTHONPATH=tests $(BIN)/python tests/support/images.py
 
 test: $(STAMP) ## Every tier that needs no vLLM, on a real Kubernetes it builds and starts itself
 	@echo "== checkpoint and Kubernetes programs (built once, about 15 minutes the first time)"
@@ -50,6 +59,14 @@ lint: $(STAMP) ## Style, types, import rules
 format: $(STAMP) ## Rewrite sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generate: $(STAMP) ## Write generated files: CRDs, chart tables, manifests/install
+	$(BIN)/python -m enginecore_operator.api.crdgen --write manifests/crds
+	HELM=$$($(DEVCLUSTER) bin helm) $(BIN)/python charts/generate.py
+
+verify: $(STAMP) ## Fail where a generated file is not up to date
+	$(BIN)/python -m enginecore_operator.api.crdgen --check manifests/crds
+	HELM=$$($(DEVCLUSTER) bin helm) $(BIN)/python charts/generate.py --check
 
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
   --no-annotate --no-emit-package enginecore-client

@@ -134,9 +134,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare; show what differs")
     check = parser.parse_args().check
-    stale = [path for path, text in write_inputs().items() if not _settle(path, text, check)]
+    stale = [path for path, text in write_inputs().items() if not settle(path, text, check)]
     install = ROOT / "manifests/install/install.yaml"
-    if not _settle(install, render_install(os.environ.get("HELM", "helm"), CHART), check):
+    if not settle(install, render_install(os.environ.get("HELM", "helm"), CHART), check):
         stale.append(install)
     if stale:
         names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
@@ -144,7 +144,7 @@ def main() -> int:
     return 1 if stale else 0
 
 
-def _settle(path: Path, text: str, check: bool) -> bool:
+def settle(path: Path, text: str, check: bool) -> bool:
     """Write the text, or compare it; returns False where a comparison found a difference."""
     present = path.read_text() if path.exists() else ""
     if not check:

@@ -1,0 +1,217 @@
+"""`make demo` and `make demo-down`: from nothing to tokens, and back to nothing.
+
+usage: python examples/demo up|down
+
+Without KUBECONFIG a development cluster is started on this machine (root, Debian, Go). With it,
+that cluster is used; its nodes must be able to pull OPERATOR_IMAGE and ENGINE_IMAGE (default: the
+chart's), must hold the checkpoint in MODEL_PATH (default /models/smollm2), and this machine must
+reach the pods' addresses.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster import binaries
+from devcluster.errors import DevclusterError
+from devcluster.locations import Locations
+from steps import Steps
+from support.checkpoint import fetch_checkpoint
+from support.images import build_images
+from support.steps import StepError
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "manifests/samples/smollm2.yaml"
+CHART = ROOT / "charts/enginecore"
+RUN_NAME = "demo"
+RELEASE = "enginecore"
+SYSTEM_NAMESPACE = "enginecore-system"
+NAMESPACE = "default"
+CLUSTER = "smollm2"
+AVAILABLE_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster the demo runs on.
+
+    Attributes:
+        kubeconfig: its kubeconfig file.
+        operator_image: reference of the operator's image; empty: the chart's.
+        engine_image: reference of the engine's image; empty: the chart's.
+        model_path: directory on its nodes with the checkpoint.
+    """
+
+    kubeconfig: str
+    operator_image: str
+    engine_image: str
+    model_path: str
+
+
+def devcluster(*arguments: str) -> list[str]:
+    """Return the command line of the development cluster."""
+    return [sys.executable, "-m", "devcluster", *arguments]
+
+
+def own_target(steps: Steps) -> Target:
+    """Build what is missing and start the development cluster.
+
+    Raises:
+        StepError, DevclusterError, subprocess.CalledProcessError: a step failed.
+    """
+    with steps.step("Kubernetes: programs (built once, minutes the first time)"):
+        locations = Locations.from_environment()
+        for tier in ("chart", "node"):
+            binaries.build(binaries.TIERS[tier], locations.cache, steps.say)
+    with steps.step("images"):
+        images = build_images(("operator", "engine"), steps.say)
+    with steps.step("model: SmolLM2-135M-Instruct, 98 MB"):
+        model = fetch_checkpoint().parent
+        steps.say(str(model))
+    with steps.step("Kubernetes: one node on this machine"):
+        up = subprocess.run(
+            devcluster("up", "--tier", "node", "--name", RUN_NAME),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        kubeconfig = up.stdout.strip().splitlines()[-1]
+        archives = [str(image.archive) for image in images.values()]
+        subprocess.run(
+            devcluster("load-image", "--name", RUN_NAME, *archives),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    return Target(
+        kubeconfig=kubeconfig,
+        operator_image=images["operator"].reference,
+        engine_image=images["engine"].reference,
+        model_path=str(model),
+    )
+
+
+def given_target(kubeconfig: str, environ: Mapping[str, str]) -> Target:
+    """Describe the cluster that KUBECONFIG names."""
+    return Target(
+        kubeconfig=kubeconfig,
+        operator_image=environ.get("OPERATOR_IMAGE", ""),
+        engine_image=environ.get("ENGINE_IMAGE", ""),
+        model_path=environ.get("MODEL_PATH", "/models/smollm2"),
+    )
+
+
+def image_values(key: str, image: str) -> list[str]:
+    """Return helm's arguments that set an image: none for an empty reference."""
+    if not image:
+        return []
+    repository, _, tag = image.rpartition(":")
+    return [f"--set={key}.repository={repository}", f"--set={key}.tag={tag}"]
+
+
+def sample_at(model_path: str) -> str:
+    """Return the sample with the checkpoint's directory on the node."""
+    tree: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
+    tree["spec"]["model"]["source"]["hostPath"] = model_path
+    return yaml.safe_dump(tree, sort_keys=False)
+
+
+class Tools:
+    """kubectl and helm on the demo's cluster, as commands shown and run."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        cache = Locations.from_environment().cache
+        programs = binaries.build(["kubectl", "helm"], cache, print)
+        self._programs = {name: str(path) for name, path in programs.items()}
+        self.env = os.environ | {
+            "KUBECONFIG": kubeconfig,
+            "PATH": f"{programs['kubectl'].parent}:{os.environ['PATH']}",
+        }
+
+    def run(self, *command: str, stdin: str | None = None, check: bool = True) -> None:
+        """Show a command, run it; its output is seen."""
+        print(f"   $ {' '.join(command)}", flush=True)
+        program = self._programs.get(command[0], command[0])
+        subprocess.run([program, *command[1:]], env=self.env, input=stdin, text=True, check=check)
+
+
+def up(steps: Steps) -> None:
+    """Bring the demo up and show it."""
+    given = os.environ.get("KUBECONFIG")
+    target = given_target(given, os.environ) if given else own_target(steps)
+    tools = Tools(target.kubeconfig)
+    with steps.step("operator: helm install"):
+        tools.run(
+            "helm", "upgrade", "--install", RELEASE, str(CHART.relative_to(ROOT)),
+            "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout=3m",
+            *image_values("operator.image", target.operator_image),
+            *image_values("engine.image", target.engine_image),
+            "--hide-notes",
+        )  # fmt: skip
+    with steps.step("engines: apply the EngineCluster, wait until it is Available"):
+        print(f"   {SAMPLE.relative_to(ROOT)}, checkpoint in {target.model_path}")
+        tools.run("kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path))
+        tools.run(
+            "kubectl", "wait", "-n", NAMESPACE, f"enginecluster/{CLUSTER}",
+            "--for=condition=Available", f"--timeout={AVAILABLE_SECONDS}s",
+        )  # fmt: skip
+    with steps.step("client: 8 prompts at once over all engines"):
+        tools.run(
+            sys.executable, "examples/demo/client.py", "--cluster", CLUSTER,
+            "--namespace", NAMESPACE, "--checkpoint", str(fetch_checkpoint()),
+        )  # fmt: skip
+    with steps.step("what runs"):
+        tools.run("kubectl", "get", "-n", NAMESPACE, "engineclusters,enginecores,pods")
+    print(f"""
+Up after {steps.elapsed()}, and it stays up. To use it:
+   export KUBECONFIG={target.kubeconfig}
+   kubectl get engineclusters,enginecores,pods
+   kubectl scale enginecluster {CLUSTER} --replicas=3
+   kubectl delete pod {CLUSTER}-0-1        # the operator replaces it; clients go on
+   {sys.executable} examples/demo/client.py --prompt "Tell me a story."
+   make demo-down                          # removes everything""")
+
+
+def down(steps: Steps) -> None:
+    """Remove what `up` made."""
+    given = os.environ.get("KUBECONFIG")
+    if not given:
+        with steps.step("taking the development cluster down"):
+            subprocess.run(devcluster("down", "--name", RUN_NAME), check=True)
+        return
+    tools = Tools(given)
+    with steps.step("removing the demo from the cluster of KUBECONFIG"):
+        tools.run("kubectl", "delete", "-n", NAMESPACE, "--ignore-not-found", "-f", str(SAMPLE))
+        tools.run("helm", "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE,
+                  "--ignore-not-found", "--wait")  # fmt: skip
+        tools.run("kubectl", "delete", "--ignore-not-found", "-f", "manifests/crds")
+        tools.run("kubectl", "delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found")
+
+
+def main() -> int:
+    """Run one verb; returns the exit status."""
+    verbs = {"up": up, "down": down}
+    if len(sys.argv) != 2 or sys.argv[1] not in verbs:
+        sys.stderr.write(__doc__ or "")
+        return 2
+    steps = Steps()
+    try:
+        verbs[sys.argv[1]](steps)
+    except (StepError, DevclusterError) as error:
+        sys.stderr.write(f"\nfailed in step {steps.title!r}: {error}\n")
+        return 1
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write(f"\nfailed in step {steps.title!r} (exit code {error.returncode})\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Headings and times of the demo's steps."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from support.steps import seconds_since
+
+
+class Steps:
+    """Counts and times steps; `title` is the one that runs or ran last."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._count = 0
+        self.title = ""
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Print a heading, and the time taken at the end."""
+        self._count += 1
+        self.title = title
+        started = time.monotonic()
+        print(f"\n== {self._count}. {title} (after {self.elapsed()})", flush=True)
+        yield
+        print(f"   done in {seconds_since(started)}", flush=True)
+
+    def say(self, line: str) -> None:
+        """Print one line of a step's progress."""
+        print(f"   {line}", flush=True)
+
+    def elapsed(self) -> str:
+        """Return the time since the beginning."""
+        return seconds_since(self._started)
