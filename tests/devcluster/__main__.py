@@ -10,10 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 import devcluster
-from devcluster import binaries, cluster, pins, state
+from devcluster import binaries, cluster, images, node, pins, state
 from devcluster.errors import DevclusterError
 from devcluster.handle import attach
 from devcluster.locations import Locations
@@ -48,6 +49,8 @@ def run_up(options: argparse.Namespace, locations: Locations) -> int:
         held=options.hold,
         controllers=options.controllers,
         kwok=options.kwok,
+        gpus=options.gpus,
+        wait_seconds=options.wait,
     )
     parent = os.pidfd_open(os.getppid())
     record = cluster.up(request, locations, progress)
@@ -101,9 +104,37 @@ def run_kubeconfig(options: argparse.Namespace, locations: Locations) -> int:
     return 0
 
 
-def run_reclaim(_: argparse.Namespace, locations: Locations) -> int:
+def run_load_image(options: argparse.Namespace, locations: Locations) -> int:
+    attach(options.name, locations)
+    programs = binaries.build(["ctr"], locations.cache, progress)
+    for archive in options.archive:
+        progress(f"importing {archive}")
+        print(node.load_image(locations.run(options.name), programs, archive))
+    return 0
+
+
+def run_build_base(options: argparse.Namespace, locations: Locations) -> int:
+    print(images.build_base(options.base, locations.images, progress))
+    return 0
+
+
+def run_build_image(options: argparse.Namespace, locations: Locations) -> int:
+    build = images.ImageBuild(
+        dockerfile=options.file,
+        context=options.context,
+        tag=options.tag,
+        base=options.base,
+        arguments=dict(word.split("=", 1) for word in options.build_arg),
+    )
+    print(images.build_image(build, locations.images, progress))
+    return 0
+
+
+def run_reclaim(options: argparse.Namespace, locations: Locations) -> int:
     for name in cluster.reclaim(locations, progress):
         print(name)
+    if options.routes:
+        cluster.unblock_routes(locations)
     return 0
 
 
@@ -136,6 +167,14 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--name", default="", help="name of the run (default: the tier)")
     up.add_argument("--controllers", action="store_true", help="api: controllers and scheduler too")
     up.add_argument("--kwok", action="store_true", help="fake nodes too, with controllers")
+    up.add_argument("--gpus", type=int, default=0, help="node: GPUs the scheduler shall count")
+    up.add_argument(
+        "--wait",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="node: how long to wait for another run to give the machine's node back",
+    )
     up.add_argument(
         "--hold",
         action="store_true",
@@ -147,7 +186,23 @@ def parser() -> argparse.ArgumentParser:
     verb("status", run_status, "List the runs and their processes.")
     kubeconfig = verb("kubeconfig", run_kubeconfig, "Print the path of a run's kubeconfig.")
     kubeconfig.add_argument("--name", default="node")
-    verb("reclaim", run_reclaim, "Remove what runs left whose owner was killed.")
+    load = verb("load-image", run_load_image, "Import image archives into the node.")
+    load.add_argument("archive", nargs="+", type=Path)
+    load.add_argument("--name", default="node")
+    base = verb("build-base", run_build_base, "Build a base image and print its archive.")
+    base.add_argument("base", choices=images.BASES)
+    image = verb("build-image", run_build_image, "Build a Dockerfile and print its archive.")
+    image.add_argument("--file", type=Path, required=True, help="the Dockerfile")
+    image.add_argument("--tag", required=True, help="full name of the image")
+    image.add_argument("--base", choices=images.BASES, required=True, help="value of BASE_IMAGE")
+    image.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
+    image.add_argument("context", type=Path)
+    reclaim = verb("reclaim", run_reclaim, "Remove what runs left whose owner was killed.")
+    reclaim.add_argument(
+        "--routes",
+        action="store_true",
+        help="also the unreachable routes that keep stale pod addresses on this machine",
+    )
     pin = verb("pin", run_pin, "Write the module files anew after a version changed.")
     pin.add_argument("module", nargs="*", choices=pins.MODULES)
     return top

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import binaries, controlplane, network, state
+from devcluster import (
+    binaries,
+    controlplane,
+    machine,
+    network,
+    node,
+    nodeconfig,
+    packages,
+    packetfilter,
+    state,
+    teardown,
+)
 from devcluster.controlplane import Run
 from devcluster.errors import DevclusterError
 from devcluster.locations import Locations, RunDirectory
@@ -28,6 +39,8 @@ class UpRequest:
         held: True where the caller stays and takes the run down itself.
         controllers: api tier: controller manager and scheduler too.
         kwok: fake nodes too (implies controllers).
+        gpus: node tier: how many GPUs the node pretends to have.
+        wait_seconds: node tier: how long to wait for another run's end.
     """
 
     name: str
@@ -35,6 +48,8 @@ class UpRequest:
     held: bool = False
     controllers: bool = False
     kwok: bool = False
+    gpus: int = 0
+    wait_seconds: float = 600.0
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -79,9 +94,9 @@ def up(request: UpRequest, locations: Locations, progress: Progress) -> RunRecor
         directory.path.mkdir(parents=True)
         record.save(directory)
         try:
-            _start_api(Run(directory, record, programs, network.API_PLAN), request)
+            _start(directory, record, programs, request, progress)
         except BaseException:
-            _end(directory, record)
+            _end(directory, record, progress)
             raise
         record.phase = Phase.UP
         record.save(directory)
@@ -99,7 +114,7 @@ def _existing(directory: RunDirectory, request: UpRequest, progress: Progress) -
         return record
     if verdict is Verdict.DEGRADED and not record.held and record.tier == request.tier:
         progress(f"{request.name} lost a process: bringing it up anew")
-        _end(directory, record)
+        _end(directory, record, progress)
         return None
     raise DevclusterError(
         f"a run called {request.name!r} (tier {record.tier}, {verdict}) exists: "
@@ -107,13 +122,44 @@ def _existing(directory: RunDirectory, request: UpRequest, progress: Progress) -
     )
 
 
-def _start_api(run: Run, request: UpRequest) -> None:
-    plane = controlplane.start(run, NODE_NAME)
-    if request.controllers or request.kwok:
+def _start(
+    directory: RunDirectory,
+    record: RunRecord,
+    programs: Mapping[str, Path],
+    request: UpRequest,
+    progress: Progress,
+) -> None:
+    if request.tier == "api":
+        run = Run(directory, record, programs, network.API_PLAN)
+        plane = controlplane.start(run, NODE_NAME)
+        if request.controllers or request.kwok:
+            controlplane.start_controllers(run, plane)
+    else:
+        packages.ensure_packages(packages.NODE_PACKAGES, progress)
+        machine.claim(directory, wait_seconds=request.wait_seconds, end=_remove, progress=progress)
+        run = Run(directory, record, programs, network.NODE_PLAN)
+        _prepare_host(run)
+        node.start_containerd(run)
+        plane = controlplane.start(run, NODE_NAME)
         controlplane.start_controllers(run, plane)
+        node.start(run, plane, NODE_NAME)
+        if request.gpus:
+            node.advertise_gpus(run, plane, NODE_NAME, request.gpus)
     if request.kwok:
         network.block_routes(run.plan.blocked)
         controlplane.start_kwok(run)
+
+
+def _prepare_host(run: Run) -> None:
+    """Makes routes, bridge, rules and cgroup; what a lost run left of them goes first."""
+    _remove_host_traces(run.directory)
+    # Before anything can dial an address that is not there.
+    network.block_routes(run.plan.blocked)
+    run.record.sysctls = network.set_sysctls()
+    run.record.save(run.directory)
+    network.create_bridge(run.plan)
+    packetfilter.close_bridge()
+    teardown.create_cgroup(nodeconfig.CGROUP_ROOT)
 
 
 def down(name: str, locations: Locations, progress: Progress) -> bool:
@@ -130,7 +176,7 @@ def down(name: str, locations: Locations, progress: Progress) -> bool:
         if not directory.path.exists():
             return False
         started = time.monotonic()
-        _end(directory, state.load(directory))
+        _end(directory, state.load(directory), progress)
         progress(f"{name} is down after {time.monotonic() - started:.1f} s")
     return True
 
@@ -150,12 +196,29 @@ def reclaim(locations: Locations, progress: Progress) -> list[str]:
             record = state.load(directory)
             if record is None or state.judge(record, boot_id()) is Verdict.ABANDONED:
                 progress(f"reclaiming what run {directory.name} left behind")
-                _end(directory, record)
+                _end(directory, record, progress)
                 removed.append(directory.name)
     return removed
 
 
-def _end(directory: RunDirectory, record: RunRecord | None) -> None:
+def unblock_routes(locations: Locations) -> None:
+    """Removes the unreachable routes, which stay when a run ends.
+
+    Raises:
+        DevclusterError: a run is left whose clients they protect.
+    """
+    left = state.runs(locations)
+    if left:
+        raise DevclusterError(f"run {left[0].name!r} still needs the routes: take it down first")
+    network.unblock_routes(network.NODE_PLAN.blocked)
+
+
+def _end(directory: RunDirectory, record: RunRecord | None, progress: Progress) -> None:
+    _remove(directory, record)
+    machine.release(directory, progress)
+
+
+def _remove(directory: RunDirectory, record: RunRecord | None) -> None:
     if record is not None:
         record.owner = own_identity()
         record.phase = Phase.STOPPING
@@ -163,11 +226,18 @@ def _end(directory: RunDirectory, record: RunRecord | None) -> None:
         if record.boot == boot_id():
             kill(record.processes.values())
     kill(marked_processes(directory.path))
-    _remove(directory.sockets)
-    _remove(directory.path)
+    if machine.has(directory):
+        _remove_host_traces(directory)
+        if record is not None and record.boot == boot_id():
+            network.restore_sysctls(record.sysctls)
+    teardown.remove_tree(directory.path)
     directory.lock.unlink(missing_ok=True)
 
 
-def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+def _remove_host_traces(directory: RunDirectory) -> None:
+    teardown.remove_cgroup(nodeconfig.CGROUP_ROOT)
+    teardown.unmount_below([directory.node])
+    network.remove_bridge()
+    packetfilter.remove_rules()
+    teardown.remove_host_files(directory, nodeconfig.CNI_NETWORK)
+    teardown.remove_tree(directory.node)

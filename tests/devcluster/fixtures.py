@@ -14,7 +14,29 @@ import pytest
 from devcluster.handle import ClusterHandle, attach, held
 from devcluster.locations import Locations
 
+EXCLUSIVE = "exclusive_node"
 REUSE_VARIABLE = "ENGINECORE_DEVCLUSTER_REUSE"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares this module's marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{EXCLUSIVE}: brings up a node itself; runs before the session's node is up",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the tests that need this machine's node for themselves in front.
+
+    A reused run keeps the node all the time, so they are left out then.
+    """
+    exclusive = [item for item in items if item.get_closest_marker(EXCLUSIVE)]
+    others = [item for item in items if not item.get_closest_marker(EXCLUSIVE)]
+    if exclusive and os.environ.get(REUSE_VARIABLE):
+        config.hook.pytest_deselected(items=exclusive)
+        exclusive = []
+    items[:] = exclusive + others
 
 
 @pytest.fixture(scope="session")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import binaries
+from devcluster import binaries, node
 from devcluster.errors import DevclusterError
-from devcluster.locations import Locations
+from devcluster.locations import Locations, RunDirectory
 
 _KUBECTL_SECONDS = 120.0
 _DOWN_SECONDS = 90.0
+_USER_PROGRAMS = ("kubectl", "ctr")
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,22 @@ class ClusterHandle:
     """A running cluster.
 
     Attributes:
-        name: name of its run.
-        kubeconfig: the admin's kubeconfig file.
-        kubectl_path: the kubectl of the same version.
+        directory: directory of its run.
+        programs: file name → path of the programs its users call.
     """
 
-    name: str
-    kubeconfig: Path
-    kubectl_path: Path
+    directory: RunDirectory
+    programs: Mapping[str, Path]
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.directory.name
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's kubeconfig file."""
+        return self.directory.kubeconfig
 
     def kubectl(
         self,
@@ -53,7 +61,7 @@ class ClusterHandle:
             subprocess.TimeoutExpired: it took too long.
         """
         done = subprocess.run(
-            [self.kubectl_path, f"--kubeconfig={self.kubeconfig}", *arguments],
+            [self.programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
             capture_output=True,
             text=True,
@@ -65,6 +73,14 @@ class ClusterHandle:
             )
         return done
 
+    def load_image(self, archive: Path) -> None:
+        """Imports an image archive into the node.
+
+        Raises:
+            DevclusterError: the archive is missing or damaged.
+        """
+        node.load_image(self.directory, self.programs, archive)
+
 
 def attach(name: str, locations: Locations) -> ClusterHandle:
     """Returns a handle on a cluster that is up already.
@@ -72,11 +88,14 @@ def attach(name: str, locations: Locations) -> ClusterHandle:
     Raises:
         DevclusterError: there is none of that name.
     """
-    kubeconfig = locations.run(name).kubeconfig
-    if not kubeconfig.exists():
+    directory = locations.run(name)
+    if not directory.kubeconfig.exists():
         raise DevclusterError(f"run {name!r} is not up: devcluster up --name {name}")
-    kubectl = binaries.program("kubectl").path(locations.cache)
-    return ClusterHandle(name, kubeconfig, kubectl)
+    return ClusterHandle(directory, _user_programs(locations))
+
+
+def _user_programs(locations: Locations) -> dict[str, Path]:
+    return {name: binaries.program(name).path(locations.cache) for name in _USER_PROGRAMS}
 
 
 @contextlib.contextmanager
@@ -110,9 +129,7 @@ def held(name: str, options: Sequence[str], locations: Locations) -> Iterator[Cl
         line = holder.stdout.readline()
         if line:
             try:
-                kubeconfig = Path(json.loads(line)["kubeconfig"])
-                kubectl = binaries.program("kubectl").path(locations.cache)
-                yield ClusterHandle(name, kubeconfig, kubectl)
+                yield ClusterHandle(locations.run(name), _user_programs(locations))
             finally:
                 holder.stdin.close()
                 holder.wait(_DOWN_SECONDS)

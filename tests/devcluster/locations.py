@@ -10,6 +10,7 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
+NODE_ROOT = Path("/var/lib/enginecore-devcluster")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -33,6 +34,11 @@ class Locations:
         state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
         suffix = Path("enginecore/devcluster")
         return cls(cache=cache / suffix, state=state / suffix)
+
+    @property
+    def images(self) -> Path:
+        """Image archives and the image builder's storage."""
+        return self.cache / "images"
 
     def run(self, name: str) -> RunDirectory:
         """Returns the directory of the run called ``name``.
@@ -79,9 +85,13 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
-    def sockets(self) -> Path:
-        """Short enough for a Unix socket's path limit of 107 bytes."""
-        return Path("/run/enginecore-devcluster") / self.path.name
+    def node(self) -> Path:
+        """Where containerd and kubelet work.
+
+        On a disk, because containers live there, and short, because sockets in
+        it may have paths of 107 bytes.
+        """
+        return NODE_ROOT / self.path.name
 
     def client_kubeconfig(self, component: str) -> Path:
         return self.path / "clients" / f"{component}.kubeconfig"

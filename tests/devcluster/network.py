@@ -7,10 +7,25 @@ import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
 BRIDGE = "ecdev0"
+# Any route of a run comes before these.
+_BLOCK_METRIC = "4096"
+_SYSCTLS = Path("/proc/sys")
+_NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
+# Set by kubelet, kube-proxy and the CNI plugins of their own accord.
+_TOUCHED_SYSCTLS = (
+    "net/ipv4/conf/all/route_localnet",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,7 @@ def run_tool(*command: str, stdin: str | None = None) -> str:
 
 
 def block_routes(cidrs: Sequence[str]) -> None:
-    """Makes whole address ranges unreachable, but for more specific routes.
+    """Makes whole address ranges unreachable, but for the routes of a run.
 
     Invented and stale addresses of pods and Services then fail at once on this
     machine; without this they would leave it by the default route.  The routes
@@ -78,14 +93,15 @@ def block_routes(cidrs: Sequence[str]) -> None:
     """
     for cidr in cidrs:
         routes = json.loads(run_tool("ip", "-json", "-details", "route", "show", "exact", cidr))
-        foreign = [route for route in routes if route.get("type") != "unreachable"]
+        blocked = [route for route in routes if route.get("type") == "unreachable"]
+        foreign = [route for route in routes if route not in blocked and route["dev"] != BRIDGE]
         if foreign:
             raise DevclusterError(
                 f"{cidr} is routed to {foreign[0].get('dev')} on this machine: "
                 "the dev cluster needs this range for itself"
             )
-        if not routes:
-            run_tool("ip", "route", "add", "unreachable", cidr)
+        if not blocked:
+            run_tool("ip", "route", "add", "unreachable", cidr, "metric", _BLOCK_METRIC)
 
 
 def unblock_routes(cidrs: Sequence[str]) -> None:
@@ -93,3 +109,53 @@ def unblock_routes(cidrs: Sequence[str]) -> None:
     for cidr in cidrs:
         if run_tool("ip", "route", "show", "type", "unreachable", "exact", cidr).strip():
             run_tool("ip", "route", "delete", "unreachable", cidr)
+
+
+def create_bridge(plan: NetworkPlan) -> None:
+    """Makes the pods' bridge; the API server and CoreDNS bind its address."""
+    length = plan.node_pods.partition("/")[2]
+    run_tool("ip", "link", "add", BRIDGE, "type", "bridge")
+    run_tool("ip", "address", "add", f"{plan.server_address}/{length}", "dev", BRIDGE)
+    run_tool("ip", "link", "set", BRIDGE, "up")
+    # Makes Services reachable from the host: its packets need a route before kube-proxy's
+    # rules send them to a pod.
+    run_tool("ip", "route", "add", plan.services, "dev", BRIDGE)
+
+
+def remove_bridge() -> None:
+    """Removes the bridge and the host's ends of the pods' links, where they exist."""
+    links = json.loads(run_tool("ip", "-json", "link", "show") or "[]")
+    own = [link["ifname"] for link in links if link.get("master") == BRIDGE]
+    if any(link["ifname"] == BRIDGE for link in links):
+        own.append(BRIDGE)
+    for name in own:
+        run_tool("ip", "link", "delete", name)
+
+
+def set_sysctls(root: Path = _SYSCTLS) -> dict[str, str]:
+    """Sets what bridge and Services need.
+
+    Returns:
+        Setting → value before, of everything the node's programs may change.
+
+    Raises:
+        DevclusterError: the kernel lacks a setting.
+    """
+    before = {}
+    for name in (*_NEEDED_SYSCTLS, *_TOUCHED_SYSCTLS):
+        path = root / name
+        if path.exists():
+            before[name] = path.read_text().strip()
+        elif name in _NEEDED_SYSCTLS:
+            raise DevclusterError(f"{path} is missing: load its kernel module (br_netfilter)")
+    for name, value in _NEEDED_SYSCTLS.items():
+        (root / name).write_text(value)
+    return before
+
+
+def restore_sysctls(before: dict[str, str], root: Path = _SYSCTLS) -> None:
+    """Takes back what `set_sysctls` and the node's programs changed."""
+    for name, value in before.items():
+        path = root / name
+        if path.exists() and path.read_text().strip() != value:
+            path.write_text(value)

@@ -9,13 +9,23 @@ from pathlib import Path
 from devcluster.errors import DevclusterError
 
 _DAYS = "365"
+# Complete enough for clients that check chains strictly, as Python 3.13 does.
 _EXTENSIONS = """\
+[req]
+distinguished_name = name
+[name]
+[authority]
+basicConstraints = critical, CA:true
+keyUsage = critical, keyCertSign, cRLSign
+subjectKeyIdentifier = hash
 [server]
+authorityKeyIdentifier = keyid
 basicConstraints = critical, CA:false
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectAltName = {names}
 [client]
+authorityKeyIdentifier = keyid
 basicConstraints = critical, CA:false
 keyUsage = critical, digitalSignature
 extendedKeyUsage = clientAuth
@@ -63,12 +73,13 @@ def create(directory: Path, addresses: list[str], names: list[str]) -> Pki:
     pki = Pki(directory)
     for name in ("ca", "apiserver", "kubelet-client", "service-account"):
         _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", pki.key(name))
+    extensions = directory / "extensions.cnf"
+    extensions.write_text(_EXTENSIONS.format(names=subject_alt_names(addresses, names)))
     _openssl(
         *("req", "-x509", "-new", "-sha256", "-days", _DAYS, "-subj", "/CN=devcluster"),
         *("-key", pki.key("ca"), "-out", pki.authority),
+        *("-config", extensions, "-extensions", "authority"),
     )
-    extensions = directory / "extensions.cnf"
-    extensions.write_text(_EXTENSIONS.format(names=subject_alt_names(addresses, names)))
     _sign(pki, "apiserver", "/CN=kube-apiserver", extensions, "server")
     _sign(pki, "kubelet-client", "/O=system:masters/CN=kube-apiserver", extensions, "client")
     return pki

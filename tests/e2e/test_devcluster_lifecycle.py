@@ -1,0 +1,135 @@
+"""Tier node of the dev cluster: one per machine, and no trace of it on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from devcluster import cluster, machine, network, nodeconfig, packetfilter, state, teardown
+from devcluster.cluster import UpRequest
+from devcluster.errors import DevclusterError
+from devcluster.handle import ClusterHandle, attach
+from devcluster.locations import Locations, RunDirectory
+from devcluster.processes import boot_id, is_alive, marked_processes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.exclusive_node, pytest.mark.timeout(300)]
+
+PAUSE_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "pause"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "image": nodeconfig.PAUSE_IMAGE,
+                "ports": [{"containerPort": 9, "hostPort": 19009}],
+                "volumeMounts": [{"name": "memory", "mountPath": "/memory"}],
+            }
+        ],
+        "volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class HostTraces:
+    """Everything a node could leave on the host outside its run's directory."""
+
+    links: tuple[str, ...]
+    rules: tuple[str, ...]
+    cgroups: tuple[Path, ...]
+    mounts: tuple[Path, ...]
+    processes: tuple[int, ...]
+    files: tuple[Path, ...]
+    forwarding: str
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> HostTraces:
+        links = json.loads(network.run_tool("ip", "-json", "link", "show"))
+        files = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/run/containerd")
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+        rules = network.run_tool("iptables-save") + network.run_tool("ip6tables-save")
+        return cls(
+            links=tuple(link["ifname"] for link in links),
+            rules=tuple(filter(_is_ours, rules.splitlines())),
+            cgroups=tuple(teardown.cgroup_directories(nodeconfig.CGROUP_ROOT)),
+            mounts=tuple(teardown.mounts_below(mountinfo, [run.path, run.node])),
+            processes=tuple(identity.pid for identity in marked_processes(run.path)),
+            files=tuple(Path(name) for name in (*files, run.node) if Path(name).exists()),
+            forwarding=Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+        )
+
+
+def _is_ours(rule: str) -> bool:
+    return any(prefix in rule for prefix in packetfilter.OWN_PREFIXES)
+
+
+@pytest.fixture
+def locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locations:
+    """State of its own, also for child processes; programs from the common cache."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return Locations.from_environment()
+
+
+def run_a_pod(handle: ClusterHandle) -> None:
+    handle.kubectl("apply", "--filename=-", stdin=json.dumps(PAUSE_POD))
+    handle.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/pause")
+
+
+def test_run_leaves_no_trace_and_keeps_others_out(locations: Locations) -> None:
+    run = locations.run("first")
+    before = HostTraces.of(run)
+    cluster.up(UpRequest("first", "node", gpus=2), locations, print)
+    try:
+        run_a_pod(attach("first", locations))
+        during = HostTraces.of(run)
+        assert machine.has(run)
+        with pytest.raises(DevclusterError, match=r"'first'.* has this machine's node"):
+            cluster.up(UpRequest("second", "node", wait_seconds=0), locations, print)
+        assert machine.has(run)
+        assert state.judge(record_of(run), boot_id()) is state.Verdict.RUNNING
+    finally:
+        cluster.down("first", locations, print)
+    changed = {name for name in vars(before) if getattr(before, name) != getattr(during, name)}
+    assert changed >= {"links", "rules", "cgroups", "mounts", "processes", "files"}
+    assert HostTraces.of(run) == before
+    assert state.runs(locations) == []
+
+
+def test_killed_holder_is_reclaimed(locations: Locations) -> None:
+    run = locations.run("killed")
+    before = HostTraces.of(run)
+    holder = subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "up", "--tier=node", "--hold", "--name=killed"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(cluster.__file__).parents[1])},
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder.stdin, holder.stdout:
+        assert holder.stdout.readline()
+        run_a_pod(attach("killed", locations))
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(30)
+    record = record_of(run)
+    assert all(is_alive(identity) for identity in record.processes.values())
+    cluster.up(UpRequest("next", "node"), locations, print)
+    cluster.down("next", locations, print)
+    assert not any(is_alive(identity) for identity in record.processes.values())
+    assert HostTraces.of(run) == before
+    assert state.runs(locations) == []
+
+
+def record_of(run: RunDirectory) -> state.RunRecord:
+    record = state.load(run)
+    assert record is not None
+    return record
