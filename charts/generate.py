@@ -3,15 +3,19 @@
 - charts/enginecore/files/crds: the CRDs, copied from manifests/crds
 - descriptions in values.schema.json and the table in README.md, from the comments in values.yaml
 - manifests/install/install.yaml: the chart, rendered for kubectl (HELM names the helm to use)
+- tests/golden/charts/enginecore-VERSION.tgz: the chart of this version, for later upgrade tests
 """
 
 import argparse
 import difflib
+import gzip
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +26,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts/enginecore"
 CRDS = ROOT / "manifests/crds"
+PACKAGES = ROOT / "tests/golden/charts"
 NAMESPACE = "enginecore-system"
 TABLE_START = "<!-- values: make generate -->\n"
 TABLE_END = "<!-- end of values -->\n"
@@ -108,14 +113,66 @@ def with_table(readme: str, table: str) -> str:
 
 
 def render_install(helm: str, chart: Path) -> str:
-    """Return the manifests that `kubectl apply` takes instead of the chart."""
-    done = subprocess.run(
-        [helm, "template", "enginecore", str(chart), "--namespace", NAMESPACE],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    """Return the manifests that `kubectl apply` takes instead of the chart.
+
+    Raises:
+        SystemExit: helm is not there, or does not render the chart.
+    """
+    command = [helm, "template", "enginecore", str(chart), "--namespace", NAMESPACE]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        sys.exit(f"there is no program {helm!r}: run make generate, or set HELM to helm's path")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"helm does not render the chart: {error.stderr.strip()}")
     return INSTALL_HEADER + done.stdout
+
+
+def packaged_files(chart: Path) -> dict[str, bytes]:
+    """Return what belongs into the package: name in the archive → content."""
+    left_out = {"ci", ".helmignore"}
+    return {
+        f"{chart.name}/{path.relative_to(chart)}": path.read_bytes()
+        for path in sorted(chart.rglob("*"))
+        if path.is_file() and path.relative_to(chart).parts[0] not in left_out
+    }
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return a .tgz of the files that depends on nothing but them."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def unpack(package: Path) -> dict[str, bytes]:
+    """Return the files of a .tgz; none where there is no such package."""
+    if not package.exists():
+        return {}
+    with tarfile.open(package) as archive:
+        entries = [(entry.name, archive.extractfile(entry)) for entry in archive]
+        return {name: stream.read() for name, stream in entries if stream is not None}
+
+
+def settle_package(check: bool) -> Path | None:
+    """Write the package of this version, or compare it; returns its path if it was stale."""
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    package = PACKAGES / f"enginecore-{version}.tgz"
+    files = packaged_files(CHART)
+    if unpack(package) == files:
+        return None
+    if check:
+        return package
+    package.parent.mkdir(parents=True, exist_ok=True)
+    package.write_bytes(pack(files))
+    return None
 
 
 def write_inputs() -> dict[Path, str]:
@@ -138,6 +195,9 @@ def main() -> int:
     install = ROOT / "manifests/install/install.yaml"
     if not settle(install, render_install(os.environ.get("HELM", "helm"), CHART), check):
         stale.append(install)
+    package = settle_package(check)
+    if package is not None:
+        stale.append(package)
     if stale:
         names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
         sys.stderr.write(f"not up to date: {names}; run make generate\n")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from steps import Steps
 
 from devcluster import binaries
 from devcluster.errors import DevclusterError
 from devcluster.locations import Locations
-from steps import Steps
 from support.checkpoint import fetch_checkpoint
 from support.images import build_images
 from support.steps import StepError
@@ -155,7 +155,9 @@ def up(steps: Steps) -> None:
         )  # fmt: skip
     with steps.step("engines: apply the EngineCluster, wait until it is Available"):
         print(f"   {SAMPLE.relative_to(ROOT)}, checkpoint in {target.model_path}")
-        tools.run("kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path))
+        tools.run(
+            "kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path)
+        )
         tools.run(
             "kubectl", "wait", "-n", NAMESPACE, f"enginecluster/{CLUSTER}",
             "--for=condition=Available", f"--timeout={AVAILABLE_SECONDS}s",

@@ -11,7 +11,11 @@ from devcluster.handle import ClusterHandle
 from support.eventually import eventually
 from support.helm import CHART, ROOT, Helm
 
-pytestmark = [pytest.mark.chart, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.chart,
+    pytest.mark.usefixtures("chart_cluster"),
+    pytest.mark.timeout(180),
+]
 
 NAMESPACE = "release-test"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:enginecore-operator"
@@ -142,7 +146,12 @@ def test_an_upgrade_brings_new_fields(
     cluster_helm.run("upgrade", arguments[0], str(CHART), arguments[1])
     eventually_applied(chart_cluster, PAUSED)
     paused = chart_cluster.kubectl(
-        "get", "enginecluster", "kept", "--namespace=default", "-o", "jsonpath={.spec.rollout.paused}"
+        "get",
+        "enginecluster",
+        "kept",
+        "--namespace=default",
+        "-o",
+        "jsonpath={.spec.rollout.paused}",
     )
     assert paused.stdout == "true"
 

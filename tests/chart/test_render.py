@@ -10,7 +10,7 @@ import yaml
 from devcluster.handle import ClusterHandle
 from support.helm import CHART, NAMESPACE, POD_MONITOR_API, ROOT, SCENARIOS, Helm, find
 
-pytestmark = pytest.mark.chart
+pytestmark = [pytest.mark.chart, pytest.mark.usefixtures("chart_cluster")]
 
 ALL_CRDS = {"engineclusters.enginecore.dev", "enginecores.enginecore.dev"}
 
@@ -30,7 +30,9 @@ def namespaces(chart_cluster: ClusterHandle) -> None:
 def test_api_server_accepts_every_object(
     helm: Helm, chart_cluster: ClusterHandle, namespaces: None, scenario: str
 ) -> None:
-    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": helm.render(scenario=scenario)})
+    objects = json.dumps(
+        {"apiVersion": "v1", "kind": "List", "items": helm.render(scenario=scenario)}
+    )
     chart_cluster.kubectl(
         "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=objects
     )
@@ -124,7 +126,9 @@ def test_values_reach_the_operator(helm: Helm) -> None:
 
 
 def test_pod_labels_cannot_break_the_selector(helm: Helm) -> None:
-    deployment = find(helm.render("operator.podLabels.app\\.kubernetes\\.io/instance=x"), "Deployment")
+    deployment = find(
+        helm.render("operator.podLabels.app\\.kubernetes\\.io/instance=x"), "Deployment"
+    )
     selector = deployment["spec"]["selector"]["matchLabels"]
     assert selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 

@@ -7,7 +7,7 @@ import pytest
 from devcluster.handle import ClusterHandle
 from support.helm import ROOT
 
-pytestmark = pytest.mark.chart
+pytestmark = [pytest.mark.chart, pytest.mark.usefixtures("chart_cluster")]
 
 SAMPLES = sorted((ROOT / "manifests/samples").glob("*.yaml"))
 

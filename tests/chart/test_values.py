@@ -53,16 +53,18 @@ def is_described(path: str) -> bool:
     return described
 
 
-@pytest.mark.parametrize("path", sorted(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))))
+DEFAULTS = leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+@pytest.mark.parametrize("path", sorted(DEFAULTS))
 def test_every_value_is_in_the_schema_with_a_description(path: str) -> None:
     assert is_described(path)
 
 
 def test_the_scenarios_touch_every_value() -> None:
-    defaults = leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
     touched: set[str] = set()
     for scenario in SCENARIOS:
         tree = yaml.safe_load((CHART / f"ci/{scenario}-values.yaml").read_text()) or {}
         touched |= {f"{path}." for path in leaves(tree)}
     # A map such as nodeSelector is touched where anything inside it is set.
-    assert [path for path in defaults if not any(t.startswith(f"{path}.") for t in touched)] == []
+    assert [path for path in DEFAULTS if not any(t.startswith(f"{path}.") for t in touched)] == []

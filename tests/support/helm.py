@@ -50,9 +50,7 @@ class Helm:
 def find(objects: Sequence[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
     """Return the one object of the kind (whose name ends so)."""
     found = [
-        item
-        for item in objects
-        if item["kind"] == kind and item["metadata"]["name"].endswith(name)
+        item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(name)
     ]
     assert len(found) == 1, f"{len(found)} objects of kind {kind} with a name that ends in {name!r}"
     return found[0]
