@@ -54,13 +54,17 @@ class RuntimeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the server listens; port 0 takes a free one (shown in the status)."""
+    """Where the server listens; port 0 takes a free one (shown in the status).
+
+    `backlog_bytes` may wait for one client that does not read; then it is dropped.
+    """
 
     host: str = "*"
     input_port: Port = INPUT_PORT
     output_port: Port = OUTPUT_PORT
     http_port: Port = HTTP_PORT
     max_clients: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    backlog_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20
 
 
 class LivenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,59 @@
+"""`python -m enginecore_server`: serve one engine until it dies or is asked to stop.
+
+Exit codes: 0 stopped as asked, 1 the engine is lost, 2 the settings cannot be used.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from enginecore_server import logs
+from enginecore_server.child import write_termination_message
+from enginecore_server.config import ConfigError, load_config
+from enginecore_server.engine_link import LinkError
+from enginecore_server.exposed import BindError
+from enginecore_server.model_facts import UnknownVocabularyError, vocabulary_size
+from enginecore_server.reports import AddressError
+from enginecore_server.server import serve
+
+EXIT_UNUSABLE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the server; return the process's exit code."""
+    options = _parser().parse_args(arguments)
+    logs.configure(options.log_format, options.log_level)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    try:
+        config = load_config(options.config, os.environ)
+        vocab_size = vocabulary_size(config.model.path, config.model.vocab_size)
+        return asyncio.run(serve(config, vocab_size, registry))
+    except (ConfigError, UnknownVocabularyError, BindError, LinkError, AddressError) as error:
+        text = f"enginecore-server: {error}"
+        print(text, file=sys.stderr)
+        write_termination_message(text.encode())
+        return EXIT_UNUSABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="enginecore-server", description="Serve one EngineCore to many clients."
+    )
+    parser.add_argument("--config", metavar="FILE", help="JSON settings instead of the variable's")
+    parser.add_argument("--log-format", choices=["plain", "json"], default="plain")
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warning", "error"], default="info"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

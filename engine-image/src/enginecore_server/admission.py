@@ -1,0 +1,249 @@
+"""Which client messages may reach the engine, and with which body. Pure decisions.
+
+The engine trusts whatever it reads (docs/protocol.md: "A refused message harms nothing but
+itself; the engine never sees it"), so every message is decoded here by its type first.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_server.arrays import with_item
+from enginecore_wire.codec import MsgpackDecoder
+from enginecore_wire.control import Limits, Phase, Reject, RejectCode
+from enginecore_wire.problems import FieldProblem, RequestLimits
+from enginecore_wire.requests import EngineCoreRequest, UtilityCall
+from enginecore_wire.utility import UTILITY_METHODS, Role
+from enginecore_wire.validation import (
+    check_request,
+    checked_decoder,
+    decode_problem,
+    prompt_length,
+)
+
+Buffer = bytes | memoryview
+
+MAX_AUX_FRAMES: Final = 1024
+_CLIENT_INDEX: Final = EngineCoreRequest.__struct_fields__.index("client_index")
+_BEFORE_CLIENT_INDEX: Final = (None, None)
+_MAX_CALL_ID: Final = 2**64 - 1
+
+
+class Add(msgspec.Struct, frozen=True):
+    """A request that may go on. `body` is None when the client's own bytes do."""
+
+    request_id: str
+    prompt_tokens: int
+    body: bytes | None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A utility call that may go on. `body` is None when the client's own bytes do."""
+
+    call_id: int
+    method: str
+    body: bytes | None
+
+
+class _RequestName(msgspec.Struct, array_like=True):
+    request_id: str
+
+
+class _CallName(msgspec.Struct, array_like=True):
+    client_index: Any
+    call_id: int
+
+
+class Admission:
+    """Checks messages of clients once the engine is ready.
+
+    Args:
+        model: what the engine can take.
+        limits: what the pod accepts per client.
+        in_use: says whether a request id is unfinished or still being aborted.
+    """
+
+    def __init__(self, model: RequestLimits, limits: Limits, in_use: Callable[[str], bool]) -> None:
+        self._model = model
+        self._limits = limits
+        self._in_use = in_use
+        self._add = checked_decoder(model.vocab_size)
+        self._call = MsgpackDecoder(UtilityCall)
+        self._ids = msgspec.msgpack.Decoder(list[str])
+
+    def add(
+        self, body: Buffer, aux: Sequence[Buffer], slot: int, unfinished: int, phase: Phase
+    ) -> Add | Reject:
+        """Judge an ADD of the client in `slot` that has `unfinished` requests already."""
+        refused = None if phase is Phase.READY else closed(phase)
+        refused = refused or self._sizes(body, aux)
+        if refused is None and unfinished >= self._limits.in_flight:
+            refused = _reject(
+                RejectCode.OVERLOADED,
+                f"{unfinished} requests are unfinished, which is this pod's limit per client; "
+                "wait for one or use another engine",
+            )
+        if refused is not None:
+            return msgspec.structs.replace(refused, request_id=request_id_of(body))
+        try:
+            request = self._add.decode(body, aux)
+        except (msgspec.DecodeError, ValueError) as error:
+            return _refuse(_decode_problem(error), request_id=request_id_of(body))
+        problem = check_request(request, self._model, tokens_checked=True)
+        if problem is not None:
+            return _refuse(problem, request_id=request.request_id)
+        if self._in_use(request.request_id):
+            return _reject(
+                RejectCode.DUPLICATE_REQUEST_ID,
+                "request_id: an unfinished request has this id; choose a new one",
+                "request_id",
+                request_id=request.request_id,
+            )
+        patched = None
+        if request.client_index != slot:
+            patched = with_item(body, _CLIENT_INDEX, slot, _BEFORE_CLIENT_INDEX)
+        return Add(request.request_id, prompt_length(request), patched)
+
+    def utility(
+        self, body: Buffer, aux: Sequence[Buffer], slot: int, calls: set[int], role: Role
+    ) -> Call | Reject:
+        """Judge a UTILITY of the client in `slot` with the unanswered `calls`."""
+        refused = self._sizes(body, aux)
+        if refused is None and len(calls) >= self._limits.in_flight:
+            refused = _reject(
+                RejectCode.OVERLOADED, f"{len(calls)} calls are unanswered; wait for one"
+            )
+        if refused is not None:
+            return msgspec.structs.replace(refused, call_id=call_id_of(body))
+        try:
+            call = self._call.decode(body, aux)
+        except (msgspec.DecodeError, ValueError) as error:
+            return _reject(
+                RejectCode.INVALID_REQUEST, f"utility call: {error}", call_id=call_id_of(body)
+            )
+        problem = self._judge_call(call, calls, role)
+        if problem is not None:
+            return problem
+        patched = with_item(body, 0, slot) if call.client_index != slot else None
+        return Call(call.call_id, call.method, patched)
+
+    def abort(self, body: Buffer) -> list[str] | Reject:
+        """Return the ids of an ABORT."""
+        try:
+            return self._ids.decode(body)
+        except msgspec.DecodeError as error:
+            return _reject(RejectCode.INVALID_REQUEST, f"abort: {error}; send an array of ids")
+
+    def _judge_call(self, call: UtilityCall, calls: set[int], role: Role) -> Reject | None:
+        call_id = call.call_id
+        method = UTILITY_METHODS.get(call.method)
+        if not 0 <= call_id <= _MAX_CALL_ID:
+            return _reject(
+                RejectCode.INVALID_REQUEST,
+                f"call_id: got {call_id}, allowed: 0 to 2^64 - 1",
+                "call_id",
+            )
+        if method is None:
+            return _reject(
+                RejectCode.UNKNOWN_METHOD,
+                f"method: {call.method[:64]!r} is not among the calls a client may make",
+                "method",
+                call_id=call_id,
+            )
+        if method.role is Role.ADMIN and role is not Role.ADMIN:
+            return _reject(
+                RejectCode.NOT_PERMITTED,
+                f"method: {method.name} concerns the whole engine and needs the admin role",
+                "method",
+                call_id=call_id,
+            )
+        if method.name == "collective_rpc" and not (call.args and isinstance(call.args[0], str)):
+            return _reject(
+                RejectCode.INVALID_REQUEST,
+                "args[0]: the method of collective_rpc must be a string; bytes would be unpickled",
+                "args[0]",
+                call_id=call_id,
+            )
+        if call_id in calls:
+            return _reject(
+                RejectCode.INVALID_REQUEST,
+                f"call_id: {call_id} is that of an unanswered call; choose a new one",
+                "call_id",
+                call_id=call_id,
+            )
+        return None
+
+    def _sizes(self, body: Buffer, aux: Sequence[Buffer]) -> Reject | None:
+        limit = self._limits.frame_bytes
+        if len(aux) > MAX_AUX_FRAMES:
+            return _reject(
+                RejectCode.TOO_LARGE, f"{len(aux)} frames, allowed: {MAX_AUX_FRAMES} after the body"
+            )
+        for index, frame in enumerate((body, *aux)):
+            if len(frame) > limit:
+                return _reject(
+                    RejectCode.TOO_LARGE,
+                    f"frame {index}: {len(frame)} bytes, allowed: {limit} (limits.frame_bytes)",
+                )
+        return None
+
+
+def closed(phase: Phase, request_id: str | None = None, call_id: int | None = None) -> Reject:
+    """Return the refusal of a request or call in a phase that takes none."""
+    if phase is Phase.DRAINING:
+        code, message = (
+            RejectCode.DRAINING,
+            "this pod takes no new requests; send them to another engine",
+        )
+    else:
+        code, message = RejectCode.NOT_READY, f"the engine is {phase}; wait for READY"
+    return _reject(code, message, request_id=request_id, call_id=call_id)
+
+
+def unknown_type(kind: bytes) -> Reject:
+    """Return the refusal of a message whose type byte no client may send."""
+    return _reject(
+        RejectCode.UNKNOWN_TYPE, f"message type {kind[:8].hex() or 'empty'} is not known here"
+    )
+
+
+def incomplete(kind: bytes) -> Reject:
+    """Return the refusal of a message without a body."""
+    return _reject(RejectCode.INVALID_REQUEST, f"message type {kind.hex()} came without a body")
+
+
+def request_id_of(body: Buffer) -> str | None:
+    """Return the request id in an ADD body that may be broken elsewhere, or None."""
+    try:
+        return msgspec.msgpack.decode(body, type=_RequestName).request_id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def call_id_of(body: Buffer) -> int | None:
+    """Return the call id in a UTILITY body that may be broken elsewhere, or None."""
+    try:
+        return msgspec.msgpack.decode(body, type=_CallName).call_id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _decode_problem(error: Exception) -> FieldProblem:
+    if isinstance(error, msgspec.DecodeError):
+        return decode_problem(error)
+    return FieldProblem("", f"request: {error}", RejectCode.INVALID_REQUEST)
+
+
+def _refuse(problem: FieldProblem, request_id: str | None) -> Reject:
+    return _reject(problem.code, problem.message, problem.field, request_id=request_id)
+
+
+def _reject(
+    code: RejectCode,
+    message: str,
+    field: str = "",
+    request_id: str | None = None,
+    call_id: int | None = None,
+) -> Reject:
+    return Reject(code=code, message=message, field=field, request_id=request_id, call_id=call_id)

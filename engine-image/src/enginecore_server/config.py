@@ -1,0 +1,84 @@
+"""Reading the ServerConfig: from the environment in a pod, from a file elsewhere."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from enginecore_wire.contract import CONFIG_ENV, ServerConfig
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+
+
+class ConfigError(ValueError):
+    """The settings cannot be used; the text names the field and the remedy."""
+
+
+def load_config(file: str | None, environment: Mapping[str, str]) -> ServerConfig:
+    """Return the settings in `file`, or without one those in the environment.
+
+    Raises:
+        ConfigError: there are none, they are no JSON, or a field is wrong.
+    """
+    if file is not None:
+        try:
+            text = Path(file).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--config: cannot read {file}: {error.strerror}") from error
+    elif CONFIG_ENV in environment:
+        text = environment[CONFIG_ENV].encode()
+    else:
+        raise ConfigError(f"no settings: set {CONFIG_ENV} to a JSON document or give --config FILE")
+    return parse_config(text)
+
+
+def parse_config(text: bytes) -> ServerConfig:
+    """Return the settings in a JSON document.
+
+    Raises:
+        ConfigError: it is no JSON, or a field is wrong.
+    """
+    try:
+        config = msgspec.json.decode(text, type=ServerConfig)
+    except msgspec.ValidationError as error:
+        match = _PLACE.match(str(error))
+        what, path = (match["what"], match["path"]) if match else (str(error), None)
+        raise ConfigError(f"{path or 'settings'}: {what}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"settings are not JSON: {error}") from error
+    check_config(config)
+    return config
+
+
+def check_config(config: ServerConfig) -> None:
+    """Hold the settings to rules that concern several fields.
+
+    Raises:
+        ConfigError: a rule is broken.
+    """
+    if not config.name:
+        raise ConfigError("name: must not be empty; it names this EngineCore to its clients")
+    if not config.model.path:
+        raise ConfigError("model.path: must not be empty; give a directory, file or model id")
+    runtime = config.runtime
+    if runtime.type == "custom" and not runtime.command:
+        raise ConfigError("runtime.command: must not be empty for runtime.type custom")
+    if runtime.type != "custom" and runtime.command:
+        raise ConfigError(
+            f"runtime.command: only for runtime.type custom; {runtime.type} has its own command, "
+            "add to it with runtime.args"
+        )
+    transport = config.transport
+    ports: dict[int, str] = {}
+    for field in ("input_port", "output_port", "http_port"):
+        port = getattr(transport, field)
+        if port and port in ports:
+            raise ConfigError(f"transport.{field}: {port} is transport.{ports[port]} already")
+        ports[port] = field
+    if config.model.vocab_size is not None and config.model.vocab_size < 1:
+        raise ConfigError("model.vocab_size: must be at least 1")
+    if config.limits.frame_bytes < 1024:
+        raise ConfigError("limits.frame_bytes: must be at least 1024")
+    if config.limits.in_flight < 1:
+        raise ConfigError("limits.in_flight: must be at least 1")

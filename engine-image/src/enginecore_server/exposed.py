@@ -1,0 +1,271 @@
+"""The two exposed sockets: what clients send comes in, what they get goes out."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket as sockets
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import zmq
+
+from enginecore_server.monitors import ConnectionMonitor
+from enginecore_server.readers import BURST, SocketReader
+from enginecore_server.sessions import Session, Side
+from enginecore_wire.contract import TransportConfig
+
+Payload = bytes | zmq.Frame
+
+_SEND_HWM: Final = 1000
+_FIRST: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_LAST: Final = int(zmq.NOBLOCK)
+_COPIED_BYTES: Final = 65536
+_SLACK_BYTES: Final = 1 << 20
+_FLUSH_SECONDS: Final = 0.005
+_HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, 1000), (zmq.HEARTBEAT_TIMEOUT, 2500),
+                     (zmq.HEARTBEAT_TTL, 3500), (zmq.HANDSHAKE_IVL, 2000), (zmq.BACKLOG, 1024),
+                     (zmq.IPV6, 1), (zmq.ROUTER_HANDOVER, 1), (zmq.ROUTER_MANDATORY, 1),
+                     (zmq.SNDHWM, _SEND_HWM))  # fmt: skip
+
+
+class BindError(Exception):
+    """An exposed address cannot be bound; the text names the field."""
+
+
+class ClientListener(Protocol):
+    """Whoever is told what comes in. All methods are called on the event loop."""
+
+    def client_message(self, side: Side, identity: bytes, frames: list[zmq.Frame]) -> None:
+        """A client's message came: type, body, aux frames."""
+
+    def client_disconnected(self, side: Side, fd: int) -> None:
+        """A connection broke."""
+
+    def connection_refused(self) -> None:
+        """Something that is no ZMQ peer, or not allowed, tried to connect."""
+
+    def client_too_slow(self, session: Session) -> None:
+        """More waits for a client than may wait."""
+
+
+class ExposedSockets:
+    """Input and output ROUTER, bound, with the options of docs/protocol.md.
+
+    Args:
+        context: owns the sockets.
+        transport: where to listen.
+        frame_bytes: frames a little larger still arrive, to be refused politely; a peer
+            that sends a much larger one is disconnected.
+        listener: told what comes.
+
+    Raises:
+        BindError: an address is taken or not this host's.
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        transport: TransportConfig,
+        frame_bytes: int,
+        listener: ClientListener,
+    ) -> None:
+        self._listener = listener
+        self._input = self._socket(context, 2 * frame_bytes + _SLACK_BYTES)
+        self._output = self._socket(context, _SLACK_BYTES)
+        self._input.set(zmq.RCVHWM, 10000)
+        self._output.set(zmq.RCVHWM, 1000)
+        self._monitors = {
+            Side.INPUT: self._monitor(self._input, Side.INPUT),
+            Side.OUTPUT: self._monitor(self._output, Side.OUTPUT),
+        }
+        try:
+            self.input_port = _bind(self._input, transport.host, transport.input_port, "input_port")
+            self.output_port = _bind(
+                self._output, transport.host, transport.output_port, "output_port"
+            )
+        except BindError:
+            self._close_monitors()
+            self._input.close(linger=0)
+            self._output.close(linger=0)
+            raise
+        self._readers = [
+            SocketReader(self._input, lambda: self._drain(self._input, Side.INPUT)),
+            SocketReader(self._output, lambda: self._drain(self._output, Side.OUTPUT)),
+        ]
+        self._send = self._output.send
+        self._backlog_limit = transport.backlog_bytes
+        self._waiting: dict[bytes, Session] = {}
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def relay(self, session: Session, first: zmq.Frame, rest: list[zmq.Frame]) -> None:
+        """Send an engine message, or queue it behind what waits for the client already."""
+        session.outputs_sent += 1
+        if rest or session.backlog or len(first) >= _COPIED_BYTES:
+            self._send_or_queue(session, [_payload(first), *map(_payload, rest)])
+            return
+        body = first.bytes
+        try:
+            self._send(session.identity, _FIRST)
+        except zmq.ZMQError as error:
+            self._queue(session, [body], error)
+            return
+        self._send(body, _LAST)
+
+    def send(self, session: Session, frames: Sequence[Payload], engine_message: bool) -> None:
+        """Send frames made here; `engine_message` says whether they count as one."""
+        session.outputs_sent += engine_message
+        self._send_or_queue(session, list(frames))
+
+    def send_stranger(self, identity: bytes, frames: Sequence[bytes]) -> None:
+        """Send to a routing id without a session; nothing happens if it is not connected."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._transmit(identity, frames)
+
+    def connection_of(self, side: Side, frame: zmq.Frame) -> int:
+        """Return the fd over which a message came. fds are reused, so what the monitor knows
+        of closed ones is handled first."""
+        self._monitors[side].drain()
+        return int(frame.get("__fd"))
+
+    def flush(self, session: Session) -> None:
+        """Send what waits for a client, as far as its connection takes it."""
+        backlog = session.backlog
+        while backlog:
+            try:
+                self._transmit(session.identity, backlog[0])
+            except zmq.ZMQError as error:
+                _raise_unless_busy(error)
+                self._flush_later(session)
+                return
+            session.backlog_bytes -= _size(backlog.popleft())
+
+    def cut(self, session: Session) -> None:
+        """Break a client's connections."""
+        for fd in session.fds.values():
+            if fd is not None:
+                with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as peer:
+                    peer.shutdown(sockets.SHUT_RDWR)
+
+    def poke(self) -> None:
+        """Handle what missed its wake-up."""
+        for monitor in self._monitors.values():
+            monitor.poke()
+        for reader in self._readers:
+            reader.poke()
+
+    def poke_output(self) -> None:
+        """Handle HELLOs whose wake-up the sends of a burst swallowed."""
+        self._readers[1].poke()
+
+    def close(self, linger_seconds: float) -> None:
+        """Close; what clients have not read yet is still sent for `linger_seconds`."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        for reader in self._readers:
+            reader.close()
+        self._close_monitors()
+        self._input.close(linger=0)
+        self._output.close(linger=round(linger_seconds * 1000))
+
+    def _socket(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", largest: int
+    ) -> "zmq.Socket[bytes]":
+        socket = context.socket(zmq.ROUTER)
+        for option, value in _HEARTBEAT:
+            socket.set(option, value)
+        socket.set(zmq.MAXMSGSIZE, largest)
+        return socket
+
+    def _monitor(self, socket: "zmq.Socket[bytes]", side: Side) -> ConnectionMonitor:
+        return ConnectionMonitor(
+            socket,
+            lambda _fd, _endpoint: None,
+            lambda fd: self._listener.client_disconnected(side, fd),
+            self._listener.connection_refused,
+        )
+
+    def _close_monitors(self) -> None:
+        for monitor in self._monitors.values():
+            monitor.close()
+
+    def _drain(self, socket: "zmq.Socket[bytes]", side: Side) -> bool:
+        for _ in range(BURST):
+            try:
+                identity = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            frame = socket.recv(zmq.NOBLOCK, False)
+            frames = [frame]
+            while frame.more:
+                frame = socket.recv(zmq.NOBLOCK, False)
+                frames.append(frame)
+            self._listener.client_message(side, identity, frames)
+        return True
+
+    def _send_or_queue(self, session: Session, frames: list[Payload]) -> None:
+        if session.backlog:
+            self._append(session, frames)
+            return
+        try:
+            self._transmit(session.identity, frames)
+        except zmq.ZMQError as error:
+            self._queue(session, frames, error)
+
+    def _transmit(self, identity: bytes, frames: Sequence[Payload]) -> None:
+        self._send(identity, _FIRST)
+        last = len(frames) - 1
+        for index, frame in enumerate(frames):
+            self._send(frame, _FIRST if index < last else _LAST, isinstance(frame, bytes))
+
+    def _queue(self, session: Session, frames: list[Payload], error: zmq.ZMQError) -> None:
+        _raise_unless_busy(error)
+        self._append(session, frames)
+
+    def _append(self, session: Session, frames: list[Payload]) -> None:
+        session.backlog.append(frames)
+        session.backlog_bytes += _size(frames)
+        if session.backlog_bytes > self._backlog_limit:
+            self._listener.client_too_slow(session)
+        else:
+            self._flush_later(session)
+
+    def _flush_later(self, session: Session) -> None:
+        """A full pipe gives no signal when it has room again, so try by time; a broken
+        connection is flushed when its client says HELLO again."""
+        if session.connected:
+            self._waiting[session.identity] = session
+            if self._flush_timer is None:
+                loop = asyncio.get_running_loop()
+                self._flush_timer = loop.call_later(_FLUSH_SECONDS, self._flush_waiting)
+
+    def _flush_waiting(self) -> None:
+        self._flush_timer = None
+        waiting, self._waiting = self._waiting, {}
+        for session in waiting.values():
+            self.flush(session)
+
+
+def _bind(socket: "zmq.Socket[bytes]", host: str, port: int, field: str) -> int:
+    literal = f"[{host}]" if ":" in host else host
+    try:
+        socket.bind(f"tcp://{literal}:{port}")
+    except zmq.ZMQError as error:
+        what = "is in use" if error.errno == errno.EADDRINUSE else str(error)
+        raise BindError(f"transport.{field}: port {port} on {host} {what}") from error
+    endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
+    return int(endpoint.rpartition(b":")[2])
+
+
+def _payload(frame: zmq.Frame) -> Payload:
+    return frame.bytes if len(frame) < _COPIED_BYTES else frame
+
+
+def _size(frames: Sequence[Payload]) -> int:
+    return sum(len(frame) for frame in frames)
+
+
+def _raise_unless_busy(error: zmq.ZMQError) -> None:
+    """A full pipe (EAGAIN) or a broken connection (EHOSTUNREACH) is no fault of ours."""
+    if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+        raise error

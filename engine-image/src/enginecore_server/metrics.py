@@ -1,0 +1,119 @@
+"""Prometheus metrics of one server, read from its books at every scrape.
+
+`vllm:*` names with labels model_name and engine where the meaning is vLLM's, and
+`enginecore_server_*` for the rest.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from enginecore_server.state import ServerState
+from enginecore_server.tally import Distribution
+from enginecore_wire.control import Phase
+
+_LABELS = ("model_name", "engine")
+
+
+class ServerCollector(Collector):
+    """Makes metric families from the server's state.
+
+    Args:
+        state: the books.
+        registry: where to register.
+    """
+
+    def __init__(self, state: ServerState, registry: CollectorRegistry) -> None:
+        self._state = state
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family once."""
+        yield from self._engine_load()
+        yield from self._requests()
+        yield from self._latencies()
+        yield from self._server()
+
+    def describe(self) -> list[Metric]:
+        """Name nothing in advance: registering must not read the books."""
+        return []
+
+    @property
+    def _labels(self) -> list[str]:
+        return [self._state.served_name, str(self._state.config.rank)]
+
+    def _engine_load(self) -> Iterator[Metric]:
+        stats = self._state.load.current(self._state.in_flight)
+        for name, text, value in (
+            ("num_requests_running", "Requests in the running batch.", stats.num_running_reqs),
+            ("num_requests_waiting", "Requests that wait to run.", stats.num_waiting_reqs),
+            ("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", stats.kv_cache_usage),
+        ):
+            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+            gauge.add_metric(self._labels, value)
+            yield gauge
+
+    def _requests(self) -> Iterator[Metric]:
+        tally = self._state.tally
+        for name, text, value in (
+            ("prompt_tokens", "Prompt tokens processed.", tally.prompt_tokens),
+            ("generation_tokens", "Tokens generated.", tally.generation_tokens),
+        ):
+            counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+            counter.add_metric(self._labels, value)
+            yield counter
+        finished = CounterMetricFamily(
+            "vllm:request_success",
+            "Requests that ended, by reason.",
+            labels=(*_LABELS, "finished_reason"),
+        )
+        for reason, count in tally.finished.items():
+            finished.add_metric([*self._labels, reason], count)
+        yield finished
+
+    def _latencies(self) -> Iterator[Metric]:
+        tally = self._state.tally
+        for name, text, values in (
+            ("time_to_first_token_seconds", "From ADD to the first token.", tally.first_token),
+            ("inter_token_latency_seconds", "Between tokens of a request.", tally.between_tokens),
+            ("e2e_request_latency_seconds", "From ADD to the end.", tally.whole_request),
+        ):
+            yield self._histogram(f"vllm:{name}", text, values)
+
+    def _histogram(self, name: str, text: str, values: Distribution) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=_LABELS)
+        family.add_metric(self._labels, values.cumulative(), values.total)
+        return family
+
+    def _server(self) -> Iterator[Metric]:
+        state, tally = self._state, self._state.tally
+        for name, text, value in (
+            ("clients", "Clients with a session.", len(state.book)),
+            ("in_flight", "Unfinished requests of all clients.", state.in_flight),
+        ):
+            yield GaugeMetricFamily(f"enginecore_server_{name}", text, value)
+        phase = GaugeMetricFamily(
+            "enginecore_server_phase", "1 for the phase the server is in.", labels=("phase",)
+        )
+        for each in Phase:
+            phase.add_metric([each], 1.0 if each is state.phases.phase else 0.0)
+        yield phase
+        rejected = CounterMetricFamily(
+            "enginecore_server_rejected", "Messages refused, by reason.", labels=("reason",)
+        )
+        for reason, count in tally.rejected.items():
+            rejected.add_metric([reason], count)
+        yield rejected
+        for name, text, count in (
+            ("outputs_relayed", "Engine messages passed to clients.", tally.outputs_relayed),
+            ("outputs_dropped", "Engine messages no client owned.", tally.outputs_dropped),
+            ("unreadable_outputs", "Engine messages that were none.", tally.unreadable_outputs),
+            ("foreign_aborts", "Aborts of other clients' requests.", tally.foreign_aborts),
+            ("vanished_clients", "Clients dropped after their grace.", tally.vanished_clients),
+            ("slow_clients", "Clients dropped for not reading.", tally.slow_clients),
+            ("refused_connections", "Failed ZMQ handshakes.", tally.refused_connections),
+        ):
+            yield CounterMetricFamily(f"enginecore_server_{name}", text, count)

@@ -1,0 +1,129 @@
+"""What a model's files say before any engine has loaded them: the size of its vocabulary.
+
+Reads config.json and GGUF headers with the standard library alone.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_GGUF_MAGIC: Final = b"GGUF"
+_FIXED: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_INTEGERS: Final = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
+_STRING: Final = 8
+_ARRAY: Final = 9
+_LONGEST: Final = 1 << 28
+"""Bytes no single value of a sane header exceeds."""
+
+
+class UnknownVocabularyError(ValueError):
+    """The model's files do not tell its vocabulary size; the text says what to do."""
+
+
+def vocabulary_size(path: str, configured: int | None) -> int:
+    """Return how many token ids the model at `path` knows.
+
+    Args:
+        path: a directory with config.json or one GGUF file, or a GGUF file.
+        configured: the size from the settings, which wins.
+
+    Raises:
+        UnknownVocabularyError: neither the settings nor the files tell.
+    """
+    if configured is not None:
+        return configured
+    try:
+        return _from_files(Path(path))
+    except (OSError, ValueError, struct.error) as error:
+        raise UnknownVocabularyError(
+            f"model.path: the vocabulary size of {path} is unknown ({error}); "
+            "set model.vocab_size (spec.model.vocabSize)"
+        ) from error
+
+
+def _from_files(path: Path) -> int:
+    if path.is_file():
+        return gguf_vocabulary(path)
+    if not path.is_dir():
+        raise ValueError("no such file or directory")
+    config = path / "config.json"
+    if config.is_file():
+        return config_vocabulary(config)
+    files = sorted(path.glob("*.gguf"))
+    if not files:
+        raise ValueError("neither config.json nor a .gguf file is there")
+    return gguf_vocabulary(files[0])
+
+
+def config_vocabulary(path: Path) -> int:
+    """Return `vocab_size` of a config.json, its own or its text model's.
+
+    Raises:
+        ValueError: it has none.
+    """
+    config = json.loads(path.read_bytes())
+    for holder in (config, config.get("text_config") or {}):
+        size = holder.get("vocab_size")
+        if isinstance(size, int) and size > 0:
+            return size
+    raise ValueError(f"{path.name} has no vocab_size")
+
+
+def gguf_vocabulary(path: Path) -> int:
+    """Return the vocabulary size in a GGUF header: the length of its token list, or its
+    `<architecture>.vocab_size`.
+
+    Raises:
+        ValueError: it is no GGUF file of version 2 or 3, or says neither.
+        struct.error: it ends within the header.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != _GGUF_MAGIC:
+            raise ValueError(f"{path.name} is no GGUF file")
+        version, _tensors, count = struct.unpack("<IQQ", file.read(20))
+        if version not in (2, 3):
+            raise ValueError(f"{path.name} is GGUF version {version}, known are 2 and 3")
+        declared = None
+        for _ in range(count):
+            key = _read_string(file)
+            (kind,) = struct.unpack("<I", file.read(4))
+            if key == b"tokenizer.ggml.tokens" and kind == _ARRAY:
+                _, length = struct.unpack("<IQ", file.read(12))
+                return int(length)
+            if key.endswith(b".vocab_size") and kind in _INTEGERS:
+                layout = _INTEGERS[kind]
+                (declared,) = struct.unpack(layout, file.read(struct.calcsize(layout)))
+            else:
+                _skip(file, kind)
+    if declared is None or declared < 1:
+        raise ValueError(f"{path.name} has neither tokenizer.ggml.tokens nor a vocab_size")
+    return int(declared)
+
+
+def _read_length(file: BinaryIO) -> int:
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > _LONGEST:
+        raise ValueError(f"a header value of {length} bytes: the file is damaged")
+    return int(length)
+
+
+def _read_string(file: BinaryIO) -> bytes:
+    return file.read(_read_length(file))
+
+
+def _skip(file: BinaryIO, kind: int) -> None:
+    if kind in _FIXED:
+        file.seek(_FIXED[kind], 1)
+    elif kind == _STRING:
+        file.seek(_read_length(file), 1)
+    elif kind == _ARRAY:
+        (item,) = struct.unpack("<I", file.read(4))
+        count = _read_length(file)
+        if item in _FIXED:
+            file.seek(_FIXED[item] * count, 1)
+        else:
+            for _ in range(count):
+                _skip(file, item)
+    else:
+        raise ValueError(f"header value of unknown type {kind}: the file is damaged")

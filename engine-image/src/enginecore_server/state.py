@@ -1,0 +1,101 @@
+"""What the parts of one running server share."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from enginecore_server.admission import Admission
+from enginecore_server.fences import FenceBook
+from enginecore_server.load import EngineLoad
+from enginecore_server.phases import PhaseLog
+from enginecore_server.sessions import SessionBook
+from enginecore_server.tally import Tally
+from enginecore_wire.contract import EngineFacts, ServerConfig
+from enginecore_wire.control import Limits
+from enginecore_wire.handshake import ReadyPayload
+from enginecore_wire.problems import RequestLimits
+
+
+class ServerState:
+    """The books of one server, for its one engine process.
+
+    Args:
+        config: the settings.
+        vocab_size: token ids run from 0 to `vocab_size` - 1.
+        first_call_id: where the server's own call ids start; random, so that no client hits
+            them by chance.
+    """
+
+    def __init__(self, config: ServerConfig, vocab_size: int, first_call_id: int) -> None:
+        self.config = config
+        self.vocab_size = vocab_size
+        self.phases = PhaseLog(time.time, time.monotonic)
+        self.book = SessionBook(config.transport.max_clients)
+        self._call_ids = itertools.count(first_call_id)
+        self.fences = FenceBook(self.next_call_id)
+        self.own_calls: dict[int, Callable[[Any], None]] = {}
+        self.tally = Tally()
+        self.load = EngineLoad()
+        self.limits = config.limits
+        self.ready_payload: dict[str, Any] | None = None
+        self.tasks: frozenset[str] = frozenset()
+        self.facts: EngineFacts | None = None
+        self._admission: Admission | None = None
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in metrics."""
+        return self.config.model.served_name or self.config.model.path
+
+    @property
+    def admission(self) -> Admission:
+        """The checks of client messages; only once the engine is ready."""
+        assert self._admission is not None
+        return self._admission
+
+    @property
+    def in_flight(self) -> int:
+        """Unfinished requests of all clients."""
+        return len(self.book.requests)
+
+    def next_call_id(self) -> int:
+        """Return an id for a utility call of the server's own."""
+        return next(self._call_ids) % 2**64
+
+    def id_in_use(self, request_id: str) -> bool:
+        """Say whether a request id may not be given to a new request."""
+        return request_id in self.book.requests or self.fences.holds(request_id)
+
+    def engine_ready(self, payload: bytes, tasks: list[str]) -> None:
+        """Take what the engine said of itself.
+
+        Raises:
+            msgspec.DecodeError: its READY payload is not one.
+        """
+        facts = msgspec.msgpack.decode(payload, type=ReadyPayload)
+        self.ready_payload = msgspec.msgpack.decode(payload)
+        self.facts = EngineFacts(
+            version=facts.vllm_version,
+            dtype=facts.dtype,
+            max_model_len=facts.max_model_len,
+            num_gpu_blocks=facts.num_gpu_blocks,
+            vocab_size=self.vocab_size,
+        )
+        self.tasks = frozenset(tasks) or frozenset({"generate"})
+        longest = self.config.limits.prompt_tokens or facts.max_model_len
+        self.limits = Limits(
+            frame_bytes=self.config.limits.frame_bytes,
+            in_flight=self.config.limits.in_flight,
+            prompt_tokens=min(longest, facts.max_model_len),
+        )
+        model = RequestLimits(
+            vocab_size=self.vocab_size,
+            max_model_len=facts.max_model_len,
+            prompt_tokens=self.limits.prompt_tokens,
+            supports_lora=facts.supports_lora,
+            tasks=self.tasks,
+        )
+        self._admission = Admission(model, self.limits, self.id_in_use)
