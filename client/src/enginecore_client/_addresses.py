@@ -1,0 +1,194 @@
+"""Where engines listen: `client_addresses`, checked once and typed from then on."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from enginecore_client.errors import AddressError
+
+_KEYS = frozenset({"input_address", "output_address", "stats_update_address", "mode"})
+_WILDCARDS = frozenset({"*", "0.0.0.0", "[::]", "::"})
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """The two addresses of one engine; `index` is its place in the lists, the expected rank."""
+
+    index: int
+    input_address: str
+    output_address: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what tells one endpoint from another."""
+        return self.input_address, self.output_address
+
+    @property
+    def named(self) -> bool:
+        """Say whether an address holds a name, which has to be resolved."""
+        return any(host_name(address) for address in self.key)
+
+
+class ClientAddresses(msgspec.Struct, frozen=True):
+    """Addresses of all engines and of the coordinator, in `connect` mode.
+
+    Index i of both lists is engine i; an empty string stands for an engine that has no
+    address at present.
+    """
+
+    input_address: tuple[str, ...]
+    output_address: tuple[str, ...]
+    stats_update_address: str | None = None
+    mode: Literal["connect"] = "connect"
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the engines that have an address."""
+        pairs = zip(self.input_address, self.output_address, strict=True)
+        return tuple(Endpoint(i, *pair) for i, pair in enumerate(pairs) if all(pair))
+
+    @classmethod
+    def from_dict(cls, source: Mapping[str, Any]) -> "ClientAddresses":
+        """Check and convert a `client_addresses` dict.
+
+        `input_address` and `output_address` are a string or a list of strings of equal
+        length; `stats_update_address` (optional) is the coordinator's; `mode` is `connect`.
+
+        Raises:
+            AddressError: something is wrong; the text names the key and the remedy.
+        """
+        if not source:
+            raise AddressError(
+                "client_addresses is empty: give input_address and output_address, "
+                "or a file or cluster that has them"
+            )
+        unknown = sorted(set(source) - _KEYS)
+        if unknown:
+            raise AddressError(
+                f"client_addresses: unknown key {unknown[0]!r}; known are {sorted(_KEYS)}"
+            )
+        _check_mode(source.get("mode", "connect"))
+        inputs = _strings(source, "input_address")
+        outputs = _strings(source, "output_address")
+        if len(inputs) != len(outputs):
+            raise AddressError(
+                f"client_addresses: input_address has {len(inputs)} entries and output_address "
+                f"{len(outputs)}; index i of both must be engine i"
+            )
+        for key, addresses in (("input_address", inputs), ("output_address", outputs)):
+            for i, address in enumerate(addresses):
+                if address:
+                    _check_address(f"{key}[{i}]", address)
+        result = cls(inputs, outputs, _stats_address(source))
+        keys = [endpoint.key for endpoint in result.endpoints]
+        if len(set(keys)) != len(keys):
+            raise AddressError("client_addresses: two engines have the same addresses")
+        return result
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "ClientAddresses":
+        """Read a JSON file that holds the dict (the operator's ConfigMap).
+
+        Raises:
+            AddressError: the file cannot be read, is no JSON object, or from_dict refuses it.
+        """
+        try:
+            source = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+        except OSError as error:
+            raise AddressError(f"client_addresses file {path}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise AddressError(
+                f"client_addresses file {path}: not a JSON object of addresses ({error})"
+            ) from error
+        return cls.from_dict(source)
+
+    @classmethod
+    def from_status(cls, resource: Mapping[str, Any]) -> "ClientAddresses":
+        """Take `status.clientAddresses` of an EngineCluster (the object, or its status).
+
+        Raises:
+            AddressError: the status has no addresses yet, or from_dict refuses them.
+        """
+        status = resource.get("status", resource)
+        addresses = status.get("clientAddresses")
+        if not addresses:
+            raise AddressError("EngineCluster status has no clientAddresses yet")
+        return cls.from_dict(addresses)
+
+
+def host_name(address: str) -> str | None:
+    """Return the host of a tcp address if it is a name, None if it is an IP or not tcp."""
+    scheme, _, rest = address.partition("://")
+    if scheme != "tcp":
+        return None
+    host = rest.rpartition(":")[0]
+    return None if _is_ip(host.strip("[]")) else host
+
+
+def with_host(address: str, ip: str) -> str:
+    """Return a tcp address with its host replaced by an IP; IPv6 is bracketed."""
+    port = address.rpartition(":")[2]
+    return f"tcp://[{ip}]:{port}" if ":" in ip else f"tcp://{ip}:{port}"
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _check_mode(mode: Any) -> None:
+    if mode == "bind":
+        raise AddressError(
+            "client_addresses: mode 'bind' is not available in this version; give the "
+            "addresses of engine servers and leave mode at 'connect'"
+        )
+    if mode != "connect":
+        raise AddressError(f"client_addresses: mode {mode!r} is unknown; use 'connect'")
+
+
+def _strings(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    if key not in source:
+        raise AddressError(f"client_addresses: {key} is missing")
+    value = source[key]
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise AddressError(f"client_addresses: {key} must be a string or a list of strings")
+    return tuple(items)
+
+
+def _stats_address(source: Mapping[str, Any]) -> str | None:
+    if not source.get("stats_update_address"):
+        return None
+    addresses = [a for a in _strings(source, "stats_update_address") if a]
+    if len(addresses) > 1:
+        raise AddressError("client_addresses: stats_update_address must be one address")
+    for address in addresses:
+        _check_address("stats_update_address", address)
+    return addresses[0] if addresses else None
+
+
+def _check_address(key: str, address: str) -> None:
+    scheme, separator, rest = address.partition("://")
+    if scheme == "ipc" and rest:
+        return
+    if scheme != "tcp" or not separator:
+        raise AddressError(f"client_addresses: {key} {address!r} must be tcp://host:port")
+    host, colon, port = rest.rpartition(":")
+    if host in _WILDCARDS:
+        raise AddressError(
+            f"client_addresses: {key} {address!r} has a wildcard host, to which nobody can "
+            "connect; name the engine's host, or say mode='bind' for engines that dial in"
+        )
+    if not colon or not host:
+        raise AddressError(f"client_addresses: {key} {address!r} must be tcp://host:port")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise AddressError(
+            f"client_addresses: {key} {address!r}: write IPv6 in brackets, tcp://[::1]:5557"
+        )
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise AddressError(f"client_addresses: {key} {address!r}: port must be 1 to 65535")

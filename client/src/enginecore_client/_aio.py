@@ -1,0 +1,240 @@
+"""AsyncMPClient: ClientCore and its sockets on an asyncio loop."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client._books import Ids
+from enginecore_client._controls import AsyncControls
+from enginecore_client._core import ClientCore, CoreSettings
+from enginecore_client._driver import SWEEP_SECONDS, Driver
+from enginecore_client._face import (
+    READY_TIMEOUT,
+    NoScaling,
+    build_request,
+    make_metrics,
+    startup_error,
+)
+from enginecore_client._loop import LoopResources
+from enginecore_client._mailbox import Signal, TaskMailbox
+from enginecore_client._sources import AddressSource, source_of
+from enginecore_client._streams import AsyncStream
+from enginecore_client.errors import ClientClosedError
+from enginecore_client.ops import Op, combine
+from enginecore_wire.outputs import EngineCoreOutputs
+from enginecore_wire.requests import EngineCoreRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+R = TypeVar("R")
+
+
+class AsyncMPClient(AsyncControls, NoScaling):
+    """Client of EngineCores for asyncio.
+
+    `async with` connects and waits until every engine is ready; so does the first await of
+    any other method. It lives on the running loop, and moves to another one when that loop
+    was left.
+
+    Args:
+        client_addresses: a dict (`input_address`, `output_address`, `stats_update_address`),
+            the path of a JSON file that holds one and is followed, ClientAddresses, or a source.
+        client_name: shown in the pods' logs and metrics.
+        registry: a prometheus_client registry for metrics; None for none.
+        client_count: how many clients share the engines, at least.
+        client_index: this client's place among them.
+        ready_timeout: seconds within which every engine must be ready.
+        retry: send requests that ended without a token again, by default.
+
+    Raises:
+        AddressError: client_addresses are wrong.
+    """
+
+    def __init__(
+        self,
+        client_addresses: Mapping[str, Any] | str | Path | ClientAddresses | AddressSource,
+        *,
+        client_name: str = "",
+        registry: "CollectorRegistry | None" = None,
+        client_count: int = 1,
+        client_index: int = 0,
+        ready_timeout: float = READY_TIMEOUT,
+        retry: bool = False,
+    ) -> None:
+        source = source_of(client_addresses)
+        self._resources = LoopResources()
+        self._inbox: TaskMailbox[Any] = TaskMailbox()
+        self._ready_timeout = ready_timeout
+        self._retry = retry
+        self._ready_by: float | None = None
+        self._connected = False
+        self._signal = Signal()
+        settings = CoreSettings(
+            client_name=client_name, client_index=client_index, client_count=client_count
+        )
+        core = ClientCore(settings, Ids(), time.time, time.monotonic())
+        resources = self._resources
+        self._driver = resources.driver = Driver(
+            core, source, make_metrics(registry), self._inbox, resources, resources.post
+        )
+        self._driver.on_change = self._signal.notify
+        self._finalizer = weakref.finalize(self, resources)
+
+    async def __aenter__(self) -> "AsyncMPClient":
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def connect(self) -> None:
+        """Wait until every engine is ready; returns at once once they have been.
+
+        Raises:
+            StartupTimeoutError: an engine was not ready in time; the client is closed.
+            ProtocolMismatchError: an engine refuses this client; the client is closed.
+            ClientClosedError: the client is closed.
+        """
+        self._attach()
+        if self._connected:
+            return
+        clock = self._driver.clock
+        if self._ready_by is None:
+            self._ready_by = clock() + self._ready_timeout
+        core = self._driver.core
+        while not core.all_ready():
+            left = self._ready_by - clock()
+            error = startup_error(
+                core, self._driver.source, self._ready_timeout, clock(), expired=left <= 0
+            )
+            if error is not None:
+                await self.aclose()
+                raise error
+            await self._signal.wait(min(left, SWEEP_SECONDS))
+            self._check_open()
+        self._connected = True
+
+    async def aclose(self) -> None:
+        """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
+        if self._finalizer.detach() is not None:
+            self._resources.close()
+
+    def close(self) -> None:
+        """Close the client from outside its loop."""
+        self._finalizer()
+
+    def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        deadline: float | None = None,
+        data_parallel_rank: int | None = None,
+        retry: bool | None = None,
+    ) -> AsyncStream:
+        """Return the stream of one request's outputs.
+
+        Args:
+            prompt_token_ids: the prompt.
+            sampling_params: how to sample; by default 16 tokens as they come.
+            request_id: the caller's name for it; random if None.
+            deadline: seconds from now after which it ends with RequestTimeoutError.
+            data_parallel_rank: the engine to use; None for the least loaded.
+            retry: send it again as long as it has no token; None for the client's default.
+
+        The stream raises what ends the request: EngineDeadError, RequestRejectedError, …
+        """
+        request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
+        again = self._retry if retry is None else retry
+        stream = AsyncStream(self._driver, self.connect, request, deadline, retry=again)
+        if self._connected and self._on_own_loop():
+            stream.start()
+        return stream
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        """Send a request whose outputs get_output_async returns.
+
+        Raises:
+            RequestRejectedError: a field is wrong; nothing was sent.
+            EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
+                no engine takes it now.
+        """
+        await self.connect()
+        self._driver.add(request, None, None, retry=self._retry)
+
+    async def abort_requests_async(self, request_ids: Sequence[str]) -> None:
+        """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+        await self.connect()
+        self._driver.abort(request_ids)
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        """Return the next message with outputs of requests added by add_request_async.
+
+        Raises:
+            EngineDeadError: once for each engine that died; other engines go on.
+            EngineCoreError: requests ended with an error; `request_ids` names them.
+        """
+        await self.connect()
+        item = await self._inbox.get()
+        if isinstance(item, BaseException):
+            raise item
+        outputs: EngineCoreOutputs = item
+        return outputs
+
+    async def call(
+        self, op: Op[R], *, engine: int | None = None, timeout: float | None = None
+    ) -> R:
+        """Run a control operation on one engine, or on all and combine their replies.
+
+        Raises:
+            UtilityError: an engine says that it failed, or engines disagree.
+            RequestTimeoutError: no reply came within `timeout` seconds.
+        """
+        return op.result(await self._call(op.method, op.args(), engine, timeout))
+
+    async def call_utility_async(
+        self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None
+    ) -> Any:
+        """Call an engine's method by name; see `call`."""
+        return combine(method, await self._call(method, args, engine, timeout))
+
+    async def _call(
+        self, method: str, args: Sequence[Any], engine: int | None, timeout: float | None
+    ) -> list[Any]:
+        await self.connect()
+        core, loop = self._driver.core, asyncio.get_running_loop()
+        deadline = None if timeout is None else self._driver.clock() + timeout
+        calls = [
+            core.call(link, method, args, loop.create_future(), deadline)
+            for link in core.call_targets(engine)
+        ]
+        self._driver.pump()
+        try:
+            return list(await asyncio.gather(*(call.future for call in calls)))
+        finally:
+            for call in calls:
+                core.forget_call(call)
+            self._driver.pump()
+
+    def _attach(self) -> None:
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if self._resources.loop is not loop:
+            self._resources.attach(loop)
+            self._inbox.abandon()
+
+    def _on_own_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._resources.loop
+        except RuntimeError:
+            return False
+
+    def _check_open(self) -> None:
+        if self._driver.core.closed or not self._finalizer.alive:
+            raise ClientClosedError("the client is closed; create another one")

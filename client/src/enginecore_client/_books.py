@@ -1,0 +1,80 @@
+"""What the client keeps about unfinished requests and calls."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from enginecore_wire.requests import EngineCoreRequest
+
+SUFFIX_BYTES = 4
+"""Random bytes behind a request id: as hex, the eight characters vLLM appends too."""
+
+
+class Ids:
+    """Random names: suffixes of request ids, call ids, routing ids, nonces."""
+
+    def __init__(self, randbytes: Callable[[int], bytes] = os.urandom) -> None:
+        self._randbytes = randbytes
+
+    def internal(self, request_id: str) -> str:
+        """Return the id under which the engine knows a request."""
+        return f"{request_id}-{self._randbytes(SUFFIX_BYTES).hex()}"
+
+    def request(self) -> str:
+        """Return an id for a request whose caller gave none."""
+        return self._randbytes(8).hex()
+
+    def call(self) -> int:
+        """Return a call id: 63 bits, so that vLLM's reserved -1 and -2 never appear."""
+        return int.from_bytes(self._randbytes(8), "little") >> 1
+
+    def routing(self) -> bytes:
+        """Return the routing id of a new pair of sockets."""
+        return self._randbytes(16)
+
+    def nonce(self) -> bytes:
+        """Return the nonce of a new session."""
+        return self._randbytes(8)
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord:
+    """One unfinished request.
+
+    `sink` is where its outputs go: the shell's stream, or None for get_output. Times are
+    seconds of the monotonic clock. `request` is kept for records that may be sent again.
+    """
+
+    request_id: str
+    internal_id: str
+    sink: Any
+    prompt_tokens: int
+    added_at: float
+    last_at: float
+    deadline: float | None = None
+    request: EngineCoreRequest | None = None
+    tokens: int = 0
+    attempts: int = 0
+    sent: bool = False
+    link: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """One pending utility call; `future` is the shell's."""
+
+    call_id: int
+    method: str
+    future: Any
+    deadline: float | None = None
+    sent: bool = False
+    link: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """Frames for an engine's input, and the record to mark once they are handed to ZMQ."""
+
+    frames: Sequence[bytes | memoryview]
+    record: RequestRecord | CallRecord | None = None

@@ -1,0 +1,435 @@
+"""The client without its sockets: frames and times in, events and frames out.
+
+ClientCore holds everything a client decides: which engine a request goes to, what each
+message means, what ends when an engine is lost. It never waits and never reads a clock. A
+shell moves bytes: after every call it carries out `take_actions`, sends what `take_sendable`
+offers, and hands `take_events` to whoever waits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client._admission import Admission
+from enginecore_client._books import CallRecord, Ids, Outgoing, RequestRecord
+from enginecore_client._connection import FINAL, Channel, Connection
+from enginecore_client._delivery import Delivery
+from enginecore_client._events import (
+    Action,
+    EngineDown,
+    EngineRemoved,
+    Event,
+    Reported,
+    RequestAdded,
+    RequestEnded,
+)
+from enginecore_client._fleet import Fleet
+from enginecore_client._ledger import Ledger
+from enginecore_client._routing import Balancer
+from enginecore_client.errors import (
+    ClientClosedError,
+    EngineCoreError,
+    EngineDeadError,
+    EngineDrainingError,
+    EngineNotReadyError,
+    OverloadedError,
+    RequestRejectedError,
+    RequestTimeoutError,
+)
+from enginecore_wire.coordination import LoadReport
+from enginecore_wire.frames import Frame
+from enginecore_wire.requests import EngineCoreRequest
+
+OVERSLEPT_SECONDS: Final = 1.0
+"""A tick that comes this late means that this process stood still, not the engines."""
+
+LOADS_STALE_SECONDS: Final = 12.0
+"""A coordinator publishes every 5 s; after twice that its loads count no more."""
+
+
+class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client is: its name in pods' logs, its place among clients, its patience."""
+
+    client_name: str = ""
+    client_index: int = 0
+    client_count: int = 1
+    reconnect_seconds: float = 0.8
+
+
+class ClientCore:
+    """All engines of one client. `now` is monotonic seconds everywhere.
+
+    Args:
+        settings: what the client is.
+        ids: where random names come from.
+        wall: wall-clock seconds, for arrival times.
+    """
+
+    def __init__(
+        self, settings: CoreSettings, ids: Ids, wall: Callable[[], float], now: float
+    ) -> None:
+        self.closed = False
+        self._ids = ids
+        self._wall = wall
+        self._fleet = Fleet(settings.client_name, ids, settings.reconnect_seconds)
+        self._ledger = Ledger()
+        self._balancer: Balancer[int] = Balancer(settings.client_index, settings.client_count)
+        self._delivery = Delivery(self._fleet, self._ledger, self._balancer)
+        self._retired: set[int] = set()
+        self._sendable: set[int] = set()
+        self._last_tick = now
+        self._loads_at: float | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """Return how many requests are unfinished."""
+        return len(self._ledger)
+
+    @property
+    def unreadable(self) -> int:
+        """Return how many messages could not be read so far."""
+        return self._delivery.unreadable
+
+    def set_addresses(self, addresses: ClientAddresses, now: float) -> None:
+        """Follow new addresses: open what is new, retire what is gone."""
+        for connection in self._fleet.update(addresses, now):
+            self._retired.add(connection.link)
+        self._close_retired()
+
+    def add(
+        self,
+        request: EngineCoreRequest,
+        sink: Any,
+        now: float,
+        *,
+        deadline: float | None = None,
+        retry: bool = False,
+    ) -> RequestRecord:
+        """Check a request and send it to an engine.
+
+        Args:
+            request: its `request_id` is the caller's, "" for a random one.
+            sink: the shell's stream, or None for get_output.
+            now: monotonic seconds.
+            deadline: monotonic seconds after which it ends with RequestTimeoutError.
+            retry: send it again, also later, as long as it has no token.
+
+        Raises:
+            RequestRejectedError: a field is wrong.
+            EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
+                no engine takes it now, and `retry` is not set.
+            ClientClosedError: the client is closed.
+        """
+        self._check_open()
+        name = request.request_id or self._ids.request()
+        if sink is None and self._ledger.queued(name):
+            raise RequestRejectedError(
+                f"request_id: {name!r} is unfinished; get_output could not tell the two apart",
+                field="request_id",
+                request_ids=[name],
+            )
+        request = msgspec.structs.replace(request, request_id=name)
+        record = RequestRecord(name, "", sink, 0, now, now, deadline, request)
+        try:
+            self._dispatch(record, now)
+        except EngineCoreError as error:
+            if not (retry and error.retryable):
+                raise
+            record.internal_id = self._ids.internal(name)
+            self._ledger.enter(record)
+            self._ledger.fail([record], None, error, now)
+            return record
+        if not retry:
+            record.request = None
+        self._ledger.enter(record)
+        return record
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests by the names their callers know; unknown names are ignored."""
+        for name in request_ids:
+            for record in self._ledger.named(name):
+                self.abort_record(record)
+
+    def abort_record(self, record: RequestRecord) -> None:
+        """End one request; its engine forgets it."""
+        connection = self._fleet.connections.get(record.link or 0)
+        if record not in self._ledger.named(record.request_id):
+            return
+        self._cancel(connection, [record])
+        self._ledger.leave(record, connection)
+        rank = self._fleet.rank(connection) if connection else None
+        self._ledger.events.append(RequestEnded(rank, record, None))
+        self._close_retired()
+
+    def call_targets(self, engine: int | None) -> list[int]:
+        """Return the connections a call goes to: one engine's, or all that work.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: there is none.
+            ClientClosedError: the client is closed.
+        """
+        self._check_open()
+        working = self._fleet.working()
+        found = [c.link for c in working if engine is None or self._fleet.rank(c) == engine]
+        if not found:
+            raise self._nobody(engine, self._last_tick)
+        return found
+
+    def call(
+        self, link: int, method: str, args: Sequence[Any], future: Any, deadline: float | None
+    ) -> CallRecord:
+        """Send a utility call to one engine.
+
+        Raises:
+            RequestRejectedError: the method is unknown or an argument cannot travel.
+        """
+        connection = self._fleet.connections[link]
+        call = CallRecord(self._ids.call(), method, future, deadline, link=link)
+        frames = self._admission(connection).call(call.call_id, method, list(args))
+        connection.outbox.append(Outgoing(frames, call))
+        self._ledger.enter_call(call, connection)
+        self._sendable.add(link)
+        return call
+
+    def forget_call(self, call: CallRecord) -> None:
+        """Drop a call whose caller waits no more; a late reply is ignored."""
+        connection = self._fleet.connections.get(call.link)
+        if connection is not None and call.call_id in connection.calls:
+            self._ledger.end_call(call, connection, None, ClientClosedError("cancelled"))
+
+    def connected(self, link: int, channel: Channel, now: float) -> None:
+        """Take note of HANDSHAKE_SUCCEEDED on one socket."""
+        connection = self._fleet.connections.get(link)
+        if connection is not None:
+            connection.connected(channel, now)
+            self._sendable.add(link)
+
+    def disconnected(self, link: int, channel: Channel, now: float) -> None:
+        """Take note of DISCONNECTED on one socket."""
+        connection = self._fleet.connections.get(link)
+        if connection is not None:
+            connection.disconnected(channel, now)
+
+    def is_open(self, link: int) -> bool:
+        """Say whether a link is still wanted."""
+        return link in self._fleet.connections
+
+    def unresolved(self, link: int, reason: str) -> None:
+        """Take note that a name could not be resolved."""
+        connection = self._fleet.connections.get(link)
+        if connection is not None:
+            connection.name_error = reason
+
+    def receive(self, link: int, frames: list[Frame], now: float) -> None:
+        """Take in one message from an engine's output socket."""
+        connection = self._fleet.connections.get(link)
+        if connection is None:
+            return
+        self._delivery.receive(connection, frames, now)
+        if connection.state in FINAL:
+            self._ended(connection, now)
+        elif connection.outbox or not connection.requests:
+            self._sendable.add(link)
+            self._close_retired()
+
+    def receive_loads(self, frames: Sequence[Frame], now: float) -> None:
+        """Take in one message of the coordinator."""
+        try:
+            report = _LOADS.decode(frames[0])
+        except msgspec.DecodeError:
+            self._delivery.unreadable += 1
+            return
+        self._loads_at = now
+        self._delivery.loads_known = True
+        for rank, load in enumerate(report.loads or ()):
+            self._balancer.report(rank, load)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: liveness, deadlines, replacements, retries."""
+        late = now - self._last_tick > OVERSLEPT_SECONDS
+        self._last_tick = now
+        for connection in list(self._fleet.connections.values()):
+            if late:
+                connection.overslept(now)
+            connection.tick(now)
+            if connection.state in FINAL:
+                self._ended(connection, now)
+            else:
+                self._sendable.add(connection.link)
+        self._fleet.tick(now)
+        self._expire(now)
+        for record in self._ledger.due(now):
+            self._try_again(record, now)
+        if self._loads_at is not None and now - self._loads_at > LOADS_STALE_SECONDS:
+            self._delivery.loads_known = False
+        self._close_retired()
+
+    def close(self, now: float) -> None:
+        """End everything: requests and calls with ClientClosedError, sessions with BYE."""
+        if self.closed:
+            return
+        self.closed = True
+        error = ClientClosedError("the client was closed")
+        for record in [record for _, record in self._ledger.waiting.values()]:
+            record.request = None
+            self._ledger.fail([record], None, error, now)
+        for connection in list(self._fleet.connections.values()):
+            self._ledger.fail(connection.requests.values(), connection, error, now)
+            for call in list(connection.calls.values()):
+                self._ledger.end_call(call, connection, None, error)
+            self._fleet.close(connection, farewell=True)
+
+    def all_ready(self) -> bool:
+        """Say whether every engine that has an address is ready (and there is one)."""
+        return bool(self._fleet.working()) and not self._fleet.missing(self._last_tick)
+
+    def missing(self, now: float) -> list[str]:
+        """Return one line per engine that is not ready: rank, address and phase."""
+        return self._fleet.missing(now)
+
+    def refusal(self) -> str | None:
+        """Return why an engine will never be ready for this client, or None."""
+        return self._fleet.refusal()
+
+    def take_actions(self) -> list[Action]:
+        """Return what the shell has to do with sockets, in order."""
+        actions, self._fleet.actions = self._fleet.actions, []
+        return actions
+
+    def take_sendable(self) -> list[Connection]:
+        """Return the connections that may have frames to send."""
+        links, self._sendable = self._sendable, set()
+        connections = self._fleet.connections
+        return [connections[link] for link in links if link in connections]
+
+    def take_events(self) -> list[Event]:
+        """Return what happened, in order."""
+        events, self._ledger.events = self._ledger.events, []
+        return events
+
+    def _dispatch(self, record: RequestRecord, now: float) -> None:
+        request = record.request
+        assert request is not None
+        connection = self._choose(request.data_parallel_rank, now)
+        internal_id = self._ids.internal(record.request_id)
+        frames, record.prompt_tokens = self._admission(connection).request(
+            request, internal_id, self._wall()
+        )
+        if record.internal_id:
+            self._ledger.rename(record, internal_id)
+        record.internal_id = internal_id
+        record.link = connection.link
+        connection.requests[internal_id] = record
+        connection.outbox.append(Outgoing(frames, record))
+        self._sendable.add(connection.link)
+        self._ledger.events.append(RequestAdded(self._fleet.rank(connection), record))
+
+    def _choose(self, rank: int | None, now: float) -> Connection:
+        working = self._fleet.working()
+        if rank is not None:
+            if not self._fleet.has_rank(rank):
+                raise RequestRejectedError(
+                    f"data_parallel_rank: there is no engine {rank}", field="data_parallel_rank"
+                )
+            working = [c for c in working if self._fleet.rank(c) == rank]
+        accepting = [c for c in working if c.accepting]
+        if not accepting:
+            if working:
+                raise EngineDrainingError("no engine takes new requests: all are draining")
+            raise self._nobody(rank, now)
+        free = [c for c in accepting if len(c.requests) < self._admission(c).in_flight]
+        if not free:
+            raise OverloadedError(
+                f"every engine holds its limit of {self._admission(accepting[0]).in_flight} "
+                "unfinished requests of this client; wait for some to finish"
+            )
+        by_rank = {self._fleet.rank(c): c for c in free}
+        clients = max(c.live_clients for c in free)
+        return by_rank[
+            self._balancer.choose({r: len(c.requests) for r, c in by_rank.items()}, clients)
+        ]
+
+    def _nobody(self, rank: int | None, now: float) -> EngineCoreError:
+        where = "; ".join(self._fleet.missing(now)) or "none has an address"
+        lost = self._fleet.last_errors()
+        if lost:
+            return EngineDeadError(f"no engine is alive: {where}", engine=rank)
+        return EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
+
+    def _ended(self, connection: Connection, now: float) -> None:
+        rank = self._fleet.rank(connection)
+        cause = connection.error
+        assert cause is not None
+        cause.engine = rank
+        current = self._fleet.is_current(connection)
+        known = connection.ready is not None
+        had_work = bool(connection.requests or connection.calls)
+        drained = connection.draining and not had_work
+        reported = self._ledger.fail(connection.requests.values(), connection, cause, now)
+        for call in list(connection.calls.values()):
+            self._ledger.end_call(call, connection, None, cause)
+        if known:
+            self._ledger.events.append(EngineDown(rank, cause))
+        if reported or (known and current and not drained):
+            self._ledger.events.append(Reported(cause.again(reported)))
+        self._delivery.forget(connection)
+        self._balancer.forget(rank)
+        self._fleet.lost(connection, now)
+        self._gone(connection, rank)
+
+    def _gone(self, connection: Connection, rank: int) -> None:
+        if connection.link in self._retired:
+            self._retired.discard(connection.link)
+            if not self._fleet.has_rank(rank):
+                self._balancer.forget(rank)
+                self._ledger.events.append(EngineRemoved(rank))
+
+    def _close_retired(self) -> None:
+        for link in list(self._retired):
+            connection = self._fleet.connections[link]
+            if not connection.requests and not connection.calls:
+                rank = self._fleet.rank(connection)
+                self._delivery.forget(connection)
+                self._fleet.close(connection, farewell=connection.ready is not None)
+                self._gone(connection, rank)
+
+    def _expire(self, now: float) -> None:
+        for record in self._ledger.overdue(now):
+            connection = self._fleet.connections.get(record.link or 0)
+            self._cancel(connection, [record])
+            error = RequestTimeoutError(
+                f"request {record.request_id!r} was not finished {now - record.added_at:.1f} s "
+                f"after it was added; it had {record.tokens} tokens",
+                engine=self._fleet.rank(connection) if connection else None,
+            )
+            self._ledger.fail_and_report([record], connection, error, now)
+        for call in self._ledger.overdue_calls(now):
+            target = self._fleet.connections[call.link]
+            late = RequestTimeoutError(f"{call.method}: no reply before the deadline")
+            self._ledger.end_call(call, target, None, late)
+
+    def _try_again(self, record: RequestRecord, now: float) -> None:
+        try:
+            self._dispatch(record, now)
+        except EngineCoreError as error:
+            if not error.retryable:
+                self._ledger.fail_and_report([record], None, error, now)
+            elif isinstance(error, OverloadedError | EngineDrainingError):
+                self._ledger.fail([record], None, error, now)
+
+    def _cancel(self, connection: Connection | None, records: list[RequestRecord]) -> None:
+        if connection is not None and connection.state not in FINAL:
+            self._delivery.cancel(connection, [record.internal_id for record in records])
+            self._sendable.add(connection.link)
+
+    def _admission(self, connection: Connection) -> Admission:
+        return self._delivery.admissions[connection.link]
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClientClosedError("the client is closed; create another one")
+
+
+_LOADS: Final = msgspec.msgpack.Decoder(LoadReport)

@@ -1,0 +1,229 @@
+"""Moves bytes and time between sockets and ClientCore; what both shells have in common.
+
+A driver belongs to one thread or loop, holds no reference to a client, and never blocks.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from enginecore_client._books import RequestRecord
+from enginecore_client._connection import Channel
+from enginecore_client._core import ClientCore
+from enginecore_client._events import (
+    CallEnded,
+    Close,
+    Delivered,
+    Event,
+    Open,
+    Reported,
+    RequestEnded,
+    Subscribe,
+)
+from enginecore_client._metrics import NoMetrics
+from enginecore_client._resources import BURST, Lookup, SocketSet, Watcher
+from enginecore_client._sources import AddressSource
+from enginecore_client.errors import ClientClosedError, EngineCoreError
+from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs
+from enginecore_wire.requests import EngineCoreRequest
+
+SWEEP_SECONDS: Final = 0.1
+"""How often time passes for the core, and every socket is looked at once."""
+
+
+class Sink(Protocol):
+    """Where a stream's outputs go."""
+
+    def put(self, item: EngineCoreOutput | EngineCoreOutputs | BaseException | None) -> None:
+        """Take an output, an error, or None for an end without a last output."""
+
+    def finish(self, error: EngineCoreError) -> None:
+        """Take note that nothing will come any more."""
+
+
+class Driver:
+    """One client's core, sockets and address source.
+
+    Args:
+        core: what decides.
+        source: where addresses come from.
+        metrics: told of every event before anybody else.
+        inbox: what get_output reads.
+        watcher: the shell's way to wait for sockets.
+        post: runs a callable in the driver's thread or loop; callable from any thread.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        source: AddressSource,
+        metrics: NoMetrics,
+        inbox: Sink,
+        watcher: Watcher,
+        post: Callable[[Callable[[], None]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.core = core
+        self.source = source
+        self.clock = clock
+        self.on_change: Callable[[], None] = _nothing
+        self._metrics = metrics
+        self._inbox = inbox
+        self._watcher = watcher
+        self._post = post
+        self._sockets = SocketSet(watcher, self.drain, self._monitor, self._loads)
+
+    def start(self) -> None:
+        """Begin to follow the addresses."""
+        self.source.start(lambda: self._post(self.tick))
+        self.tick()
+
+    def tick(self) -> None:
+        """Let time pass; called every SWEEP_SECONDS and when the source has news."""
+        for link in self._sockets.links():
+            self.drain(link)
+            for channel in Channel:
+                self._monitor(link, channel)
+        now = self.clock()
+        addresses = self.source.poll(now)
+        if addresses is not None:
+            self.core.set_addresses(addresses, now)
+        self.core.tick(now)
+        self.pump()
+
+    def drain(self, link: int) -> None:
+        """Read what an engine sent."""
+        now = self.clock()
+        count = 0
+        for frames in self._sockets.messages(link):
+            self.core.receive(link, frames, now)
+            count += 1
+        if count:
+            self.pump()
+        if count == BURST:
+            self._watcher.again(lambda: self.drain(link))
+
+    def pump(self) -> None:
+        """Carry out what the core wants, send what it has, tell of what happened."""
+        for action in self.core.take_actions():
+            match action:
+                case Open():
+                    self._open(action)
+                case Close(link, farewell):
+                    self._sockets.close(link, farewell=farewell)
+                case Subscribe(address):
+                    self._sockets.subscribe(address)
+        for connection in self.core.take_sendable():
+            while (item := connection.next_frames()) is not None:
+                if not self._sockets.send(connection.link, *item):
+                    break
+                connection.sent()
+        events = self.core.take_events()
+        if not events:
+            return
+        for event in events:
+            self._metrics.observe(event)
+        for event in events:
+            self._tell(event)
+        self.on_change()
+
+    def add(
+        self, request: EngineCoreRequest, sink: Sink | None, timeout: float | None, *, retry: bool
+    ) -> RequestRecord:
+        """Send a request; see ClientCore.add. `timeout` is in seconds from now."""
+        now = self.clock()
+        deadline = None if timeout is None else now + timeout
+        record = self.core.add(request, sink, now, deadline=deadline, retry=retry)
+        self.pump()
+        return record
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests by name."""
+        self.core.abort(request_ids)
+        self.pump()
+
+    def abort_record(self, record: RequestRecord) -> None:
+        """End one request."""
+        self.core.abort_record(record)
+        self.pump()
+
+    def shut(self) -> None:
+        """End everything that is unfinished and close all sockets; later calls do nothing."""
+        if self.core.closed:
+            return
+        self.core.close(self.clock())
+        self.source.close()
+        self.pump()
+        self._sockets.close_all()
+        self._metrics.close()
+        self._inbox.finish(ClientClosedError("the client was closed"))
+        self.on_change()
+
+    def _open(self, action: Open) -> None:
+        if not action.endpoint.named:
+            self._sockets.open(action.link, action.routing_id, action.endpoint.key)
+            return
+
+        def found(result: tuple[str, ...] | OSError) -> None:
+            self._post(lambda: self._resolved(action, result))
+
+        Lookup(found).start(action.endpoint.key, action.attempt)
+
+    def _resolved(self, action: Open, result: tuple[str, ...] | OSError) -> None:
+        if self.core.closed or not self.core.is_open(action.link):
+            return
+        if isinstance(result, OSError):
+            reason = f"its name cannot be resolved ({result.strerror or result})"
+            self.core.unresolved(action.link, reason)
+        else:
+            self._sockets.open(action.link, action.routing_id, (result[0], result[1]))
+
+    def _monitor(self, link: int, channel: Channel) -> None:
+        changes = list(self._sockets.transitions(link, channel))
+        if not changes:
+            return
+        while any(True for _ in self._drained(link)):
+            pass
+        now = self.clock()
+        for up in changes:
+            if up:
+                self.core.connected(link, channel, now)
+            else:
+                self.core.disconnected(link, channel, now)
+        self.pump()
+
+    def _drained(self, link: int) -> Any:
+        now = self.clock()
+        for frames in self._sockets.messages(link):
+            self.core.receive(link, frames, now)
+            yield frames
+
+    def _loads(self) -> None:
+        now = self.clock()
+        for frames in self._sockets.loads():
+            self.core.receive_loads(frames, now)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case Delivered(_, items, queued):
+                for record, output, _ in items:
+                    if record.sink is not None:
+                        record.sink.put(output)
+                if queued is not None:
+                    self._inbox.put(queued)
+            case RequestEnded(_, record, error):
+                if record.sink is not None:
+                    record.sink.put(error)
+            case Reported(error):
+                self._inbox.put(error)
+            case CallEnded(call, value, error):
+                if not call.future.done():
+                    if error is not None:
+                        call.future.set_exception(error)
+                    else:
+                        call.future.set_result(value)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

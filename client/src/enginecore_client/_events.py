@@ -1,0 +1,122 @@
+"""What the core tells the shell: things that happened, and things to do."""
+
+from typing import Any, NamedTuple
+
+from enginecore_client._addresses import Endpoint
+from enginecore_client._books import CallRecord, RequestRecord
+from enginecore_client.errors import EngineCoreError
+from enginecore_wire.control import Ready
+from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
+
+
+class Open(NamedTuple):
+    """Open a pair of sockets to an engine; `attempt` counts the pairs to this address before."""
+
+    link: int
+    endpoint: Endpoint
+    routing_id: bytes
+    attempt: int
+
+
+class Close(NamedTuple):
+    """Close a pair of sockets; `farewell` says BYE first."""
+
+    link: int
+    farewell: bool
+
+
+class Subscribe(NamedTuple):
+    """Take load reports from this coordinator from now on (None: from nobody)."""
+
+    address: str | None
+
+
+class Delivered(NamedTuple):
+    """One message of an engine.
+
+    `items` are all its outputs: the record, the output (with the caller's id) and the
+    seconds since the record's previous token. `queued` is the message with those outputs
+    that belong to get_output, or None when there are none.
+    """
+
+    engine: int
+    items: list[tuple[RequestRecord, EngineCoreOutput, float]]
+    queued: EngineCoreOutputs | None
+
+
+class RequestAdded(NamedTuple):
+    """A request was accepted for sending to an engine."""
+
+    engine: int
+    record: RequestRecord
+
+
+class RequestSetAside(NamedTuple):
+    """A request left its engine without a token and will be sent again."""
+
+    engine: int
+
+
+class RequestEnded(NamedTuple):
+    """A request ended without a last output; `error` is None when the caller aborted it."""
+
+    engine: int | None
+    record: RequestRecord
+    error: EngineCoreError | None
+
+
+class Reported(NamedTuple):
+    """An error that get_output raises."""
+
+    error: EngineCoreError
+
+
+class CallEnded(NamedTuple):
+    """A utility call has its value or its error."""
+
+    record: CallRecord
+    value: Any
+    error: EngineCoreError | None
+
+
+class StatsUpdate(NamedTuple):
+    """An engine's scheduler state became known."""
+
+    engine: int
+    stats: SchedulerStats
+
+
+class EngineUp(NamedTuple):
+    """An engine is ready; `again` says whether the client had it before."""
+
+    engine: int
+    ready: Ready
+    again: bool
+
+
+class EngineDown(NamedTuple):
+    """An engine was lost; it is tried again as long as it has an address."""
+
+    engine: int
+    error: EngineCoreError
+
+
+class EngineRemoved(NamedTuple):
+    """An engine is no longer among the addresses, and nothing of it is left."""
+
+    engine: int
+
+
+Action = Open | Close | Subscribe
+Event = (
+    Delivered
+    | RequestAdded
+    | RequestEnded
+    | RequestSetAside
+    | Reported
+    | CallEnded
+    | StatsUpdate
+    | EngineUp
+    | EngineDown
+    | EngineRemoved
+)

@@ -1,0 +1,185 @@
+"""All connections: one per address, replaced when lost, retired when its address goes."""
+
+from typing import Final
+
+from enginecore_client._addresses import ClientAddresses, Endpoint
+from enginecore_client._books import Ids
+from enginecore_client._connection import WORKING, Connection, State
+from enginecore_client._events import Action, Close, Open, Subscribe
+from enginecore_client.errors import EngineCoreError
+from enginecore_wire.control import Hello, Ready, RejectCode
+
+RESOLVE_AGAIN_SECONDS: Final = 3.0
+"""A name is resolved anew when its address does not answer this long."""
+
+REOPEN_FIRST_SECONDS: Final = 0.1
+REOPEN_MAX_SECONDS: Final = 2.0
+
+Key = tuple[str, str]
+
+
+class Fleet:
+    """The connections of one client; actions for the shell gather in `actions`.
+
+    Args:
+        name: the client's name, for the pods' logs.
+        ids: where routing ids and nonces come from.
+        reconnect_seconds: how long a broken session may take to come back.
+    """
+
+    def __init__(self, name: str, ids: Ids, reconnect_seconds: float) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.actions: list[Action] = []
+        self.known = False
+        self._name = name
+        self._ids = ids
+        self._reconnect_seconds = reconnect_seconds
+        self._endpoints: dict[Key, Endpoint] = {}
+        self._current: dict[Key, int] = {}
+        self._ranks: dict[int, int] = {}
+        self._failures: dict[Key, int] = {}
+        self._attempts: dict[Key, int] = {}
+        self._reopen_at: dict[Key, float] = {}
+        self._last_error: dict[Key, EngineCoreError] = {}
+        self._links = 0
+        self._stats_address: str | None = None
+
+    def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
+        """Follow new addresses; return the connections whose address is gone."""
+        self.known = True
+        wanted = {endpoint.key: endpoint for endpoint in addresses.endpoints}
+        gone = [key for key in self._endpoints if key not in wanted]
+        retired = []
+        for key in gone:
+            link = self._current.pop(key, None)
+            if link is not None:
+                retired.append(self.connections[link])
+            self._failures.pop(key, None)
+            self._attempts.pop(key, None)
+            self._reopen_at.pop(key, None)
+            self._last_error.pop(key, None)
+        self._endpoints = wanted
+        for key, endpoint in wanted.items():
+            if key in self._current:
+                self.connections[self._current[key]].endpoint = endpoint
+            if key not in self._current and key not in self._reopen_at:
+                self._open(key, now)
+        if addresses.stats_update_address != self._stats_address:
+            self._stats_address = addresses.stats_update_address
+            self.actions.append(Subscribe(self._stats_address))
+        return retired
+
+    def is_current(self, connection: Connection) -> bool:
+        """Say whether new requests may ever go to this connection."""
+        return self._current.get(connection.endpoint.key) == connection.link
+
+    def rank(self, connection: Connection) -> int:
+        """Return the data-parallel rank, as far as it is known."""
+        return self._ranks.get(connection.link, connection.endpoint.index)
+
+    def adopt(self, connection: Connection, ready: Ready) -> int:
+        """Take over the rank that READY names, unless another live engine has it."""
+        taken = {
+            self.rank(other)
+            for other in self.connections.values()
+            if other is not connection and other.ready is not None and self.is_current(other)
+        }
+        choices = [ready.rank, connection.endpoint.index, *range(len(taken) + 1)]
+        rank: int = next(choice for choice in choices if choice not in taken)
+        self._ranks[connection.link] = rank
+        self._failures.pop(connection.endpoint.key, None)
+        self._last_error.pop(connection.endpoint.key, None)
+        return rank
+
+    def working(self) -> list[Connection]:
+        """Return the current connections that are Ready or Draining, in rank order."""
+        found = [c for c in self.connections.values() if c.state in WORKING and self.is_current(c)]
+        return sorted(found, key=self.rank)
+
+    def has_rank(self, rank: int) -> bool:
+        """Say whether a connection has this rank, or is expected to."""
+        return any(self.rank(c) == rank for c in self.connections.values()) or any(
+            endpoint.index == rank for endpoint in self._endpoints.values()
+        )
+
+    def lost(self, connection: Connection, now: float) -> None:
+        """Close a connection that ended, and plan another one to the same address."""
+        key = connection.endpoint.key
+        if self.is_current(connection):
+            del self._current[key]
+            failures = self._failures.get(key, 0)
+            delay = min(REOPEN_FIRST_SECONDS * 2**failures, REOPEN_MAX_SECONDS)
+            self._failures[key] = failures + 1
+            self._reopen_at[key] = now + delay
+            if connection.error is not None:
+                self._last_error[key] = connection.error
+        self.close(connection, farewell=connection.state is State.LOST)
+
+    def close(self, connection: Connection, *, farewell: bool) -> None:
+        """Drop a connection for good."""
+        del self.connections[connection.link]
+        self._ranks.pop(connection.link, None)
+        self.actions.append(Close(connection.link, farewell))
+
+    def tick(self, now: float) -> None:
+        """Open what is due; resolve names anew whose address does not answer."""
+        for key, when in list(self._reopen_at.items()):
+            if now >= when:
+                del self._reopen_at[key]
+                self._open(key, now)
+        for connection in list(self.connections.values()):
+            if (
+                connection.state is State.CONNECTING
+                and connection.ready is None
+                and connection.endpoint.named
+                and now - connection.opened_at >= RESOLVE_AGAIN_SECONDS
+                and self.is_current(connection)
+            ):
+                del self._current[connection.endpoint.key]
+                self.close(connection, farewell=False)
+                self._open(connection.endpoint.key, now)
+
+    def last_errors(self) -> list[EngineCoreError] | None:
+        """Return why each engine was lost, or None if some engine was never lost."""
+        errors = [self._last_error.get(key) for key in self._endpoints]
+        found = [error for error in errors if error is not None]
+        return found if found and len(found) == len(errors) else None
+
+    def missing(self, now: float) -> list[str]:
+        """Return one line per engine that is not ready: rank and where it stands."""
+        if not self._endpoints:
+            return ["no engine has an address yet"]
+        lines = []
+        for key, endpoint in self._endpoints.items():
+            connection = self.connections.get(self._current.get(key, -1))
+            if connection is None:
+                error = self._last_error.get(key)
+                reason = error.message if error else "not connected"
+                lines.append(f"rank {endpoint.index} at {endpoint.input_address}: {reason}")
+            elif connection.state not in WORKING:
+                lines.append(f"rank {self.rank(connection)} at {connection.describe(now)}")
+        return lines
+
+    def refusal(self) -> str | None:
+        """Return why waiting for an engine is of no use, or None."""
+        for connection in self.connections.values():
+            refused = connection.refusal
+            if refused is not None and refused.code == RejectCode.PROTOCOL_MISMATCH:
+                return f"{connection.endpoint.input_address}: {refused.message}"
+        for key, error in self._last_error.items():
+            if not error.retryable:
+                return f"{key[0]}: {error.message}"
+        return None
+
+    def _open(self, key: Key, now: float) -> None:
+        self._links += 1
+        endpoint = self._endpoints[key]
+        routing_id = self._ids.routing()
+        hello = Hello(nonce=self._ids.nonce(), name=self._name)
+        connection = Connection(
+            self._links, endpoint, routing_id, hello, now, self._reconnect_seconds
+        )
+        self.connections[self._links] = connection
+        self._current[key] = self._links
+        attempt = self._attempts[key] = self._attempts.get(key, -1) + 1
+        self.actions.append(Open(self._links, endpoint, routing_id, attempt))

@@ -1,0 +1,136 @@
+"""Where outputs wait until somebody takes them: one kind for threads, one for tasks.
+
+Neither bounds what it holds: a stream is bounded by its request's max_tokens, get_output by the
+requests in flight. Putting never waits, so one slow reader holds up nobody else.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+from enginecore_client.errors import EngineCoreError
+
+T = TypeVar("T")
+
+
+class ThreadMailbox(Generic[T]):
+    """Items put by one thread and taken by others."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._condition = threading.Condition()
+        self._end: EngineCoreError | None = None
+
+    def put(self, item: T) -> None:
+        """Add an item."""
+        with self._condition:
+            drop_stale(self._items, item)
+            self._items.append(item)
+            self._condition.notify()
+
+    def finish(self, error: EngineCoreError) -> None:
+        """Let every reader raise `error` once the items are gone."""
+        with self._condition:
+            self._end = error
+            self._condition.notify_all()
+
+    def get(self, timeout: float | None = None) -> T:
+        """Return the oldest item, waiting for one.
+
+        Raises:
+            TimeoutError: none came in `timeout` seconds.
+            EngineCoreError: nothing will come any more.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            while not self._items:
+                if self._end is not None:
+                    raise self._end.again()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                self._condition.wait(left)
+            return self._items.popleft()
+
+
+class TaskMailbox(Generic[T]):
+    """Items put by a loop's callbacks and taken by its tasks."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._end: EngineCoreError | None = None
+
+    def put(self, item: T) -> None:
+        """Add an item."""
+        drop_stale(self._items, item)
+        self._items.append(item)
+        self._wake()
+
+    def finish(self, error: EngineCoreError) -> None:
+        """Let every reader raise `error` once the items are gone."""
+        self._end = error
+        while self._waiters:
+            self._wake()
+
+    async def get(self) -> T:
+        """Return the oldest item, waiting for one. Cancelling it loses nothing.
+
+        Raises:
+            EngineCoreError: nothing will come any more.
+        """
+        while not self._items:
+            if self._end is not None:
+                raise self._end.again()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if not waiter.cancelled() and self._items:
+                    self._wake()
+                raise
+        return self._items.popleft()
+
+    def abandon(self) -> None:
+        """Forget who waited: their loop is closed."""
+        self._waiters.clear()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+class Signal:
+    """Wakes the tasks of a loop that wait for a change."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        """Wake everybody who waits."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, timeout: float) -> None:
+        """Wait for `notify`, at most `timeout` seconds."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout)
+        finally:
+            self._waiters.discard(waiter)
+
+
+def drop_stale(items: deque[Any], item: Any) -> None:
+    """Make room for an engine's loss: an older loss of that engine nobody read is dropped."""
+    if isinstance(item, EngineCoreError) and not item.request_ids:
+        for old in list(items):
+            if type(old) is type(item) and not old.request_ids and old.engine == item.engine:
+                items.remove(old)

@@ -1,0 +1,71 @@
+"""Which engine gets the next request: vLLM's load score, ties by rotation."""
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, TypeVar
+
+from enginecore_wire.coordination import EngineLoad
+
+K = TypeVar("K", bound=Hashable)
+
+IDLE = EngineLoad(0, 0, 0.0)
+"""The load of an engine that nobody has reported about."""
+
+KV_PRESSURE_WEIGHT = 6
+KV_PRESSURE_FROM = 0.5
+
+
+def score(in_flight: int, load: EngineLoad, client_count: int) -> float:
+    """Return the cost of sending a request to an engine; lower is better.
+
+    Reported counts lag behind, so they never fall below what this client alone has in
+    flight, times the number of clients that presumably do the same. Waiting requests weigh
+    more as the KV cache fills up: then they wait for memory.
+
+    Args:
+        in_flight: this client's unfinished requests there.
+        load: what the engine reported last.
+        client_count: how many clients share the engines.
+    """
+    result = float(max(client_count * in_flight, load.waiting + load.running))
+    if load.waiting > 0:
+        pressure = max(0.0, load.kv_usage - KV_PRESSURE_FROM)
+        result += load.waiting * KV_PRESSURE_WEIGHT * pressure
+    return result
+
+
+class Balancer(Generic[K]):
+    """Chooses engines by score and remembers what it chose until the next report."""
+
+    def __init__(self, client_index: int = 0, client_count: int = 1) -> None:
+        self._client_index = client_index
+        self._client_count = client_count
+        self._turn = 0
+        self._loads: dict[K, EngineLoad] = {}
+
+    def report(self, engine: K, load: EngineLoad) -> None:
+        """Take over what an engine (or the coordinator) says about its load."""
+        self._loads[engine] = load
+
+    def forget(self, engine: K) -> None:
+        """Drop what is known about an engine."""
+        self._loads.pop(engine, None)
+
+    def choose(self, in_flight: Mapping[K, int], client_count: int = 1) -> K:
+        """Return the engine for the next request.
+
+        Args:
+            in_flight: the engines to choose among (in rank order) and this client's
+                unfinished requests on each; not empty.
+            client_count: how many clients share the engines now.
+        """
+        count = max(client_count, self._client_count)
+        engines = list(in_flight)
+        first = len(engines) * self._client_index // self._client_count + self._turn
+        order = (engines[(first + i) % len(engines)] for i in range(len(engines)))
+        chosen = min(
+            order, key=lambda key: score(in_flight[key], self._loads.get(key, IDLE), count)
+        )
+        load = self._loads.get(chosen, IDLE)
+        self._loads[chosen] = load._replace(waiting=load.waiting + count)
+        self._turn += 1
+        return chosen

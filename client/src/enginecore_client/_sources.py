@@ -1,0 +1,132 @@
+"""Where client addresses come from, and how they are followed while the client lives."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client.errors import AddressError
+
+POLL_SECONDS: Final = 1.0
+"""How often a file is looked at."""
+
+
+class AddressSource(Protocol):
+    """Gives addresses, and newer ones later."""
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin; `wake` may be called from any thread when there is something new."""
+
+    def poll(self, now: float) -> ClientAddresses | None:
+        """Return addresses that changed since the last poll, or None; never blocks long."""
+
+    def close(self) -> None:
+        """Stop; called once."""
+
+    def describe(self) -> str:
+        """Return where the addresses come from, for an error's text."""
+
+
+class StaticSource:
+    """Addresses that stay as they are."""
+
+    def __init__(self, addresses: ClientAddresses) -> None:
+        if not addresses.endpoints:
+            raise AddressError("client_addresses name no engine: input_address is empty")
+        self._addresses: ClientAddresses | None = addresses
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin."""
+
+    def poll(self, now: float) -> ClientAddresses | None:  # noqa: ARG002 - nothing ever changes
+        """Return the addresses the first time."""
+        addresses, self._addresses = self._addresses, None
+        return addresses
+
+    def close(self) -> None:
+        """Stop."""
+
+    def describe(self) -> str:
+        """Return where the addresses come from."""
+        return "client_addresses"
+
+
+class FileSource:
+    """A JSON file, such as the operator's ConfigMap as a volume, read again when it changes.
+
+    kubelet replaces such a volume by swapping a symbolic link; what is compared is therefore
+    the file that the path leads to. A file that cannot be read later on changes nothing; `problem`
+    says what is wrong with it.
+
+    Raises:
+        AddressError: the file is not there or does not hold addresses.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.problem = ""
+        self._path = Path(path)
+        self._seen = self._look()
+        self._first: ClientAddresses | None = ClientAddresses.from_file(self._path)
+        self._poll_at: float | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin."""
+
+    def poll(self, now: float) -> ClientAddresses | None:
+        """Return what the file holds, if it changed."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._poll_at = now + POLL_SECONDS
+            return first
+        if self._poll_at is not None and now < self._poll_at:
+            return None
+        self._poll_at = now + POLL_SECONDS
+        look = self._look()
+        if look == self._seen:
+            return None
+        try:
+            addresses = ClientAddresses.from_file(self._path)
+        except AddressError as error:
+            self.problem = error.message
+            return None
+        self.problem = ""
+        self._seen = look
+        return addresses
+
+    def close(self) -> None:
+        """Stop."""
+
+    def describe(self) -> str:
+        """Return where the addresses come from."""
+        return f"{self._path}" + (f" ({self.problem})" if self.problem else "")
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            stat = os.stat(self._path)
+        except OSError:
+            return ()
+        return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def source_of(
+    addresses: "Mapping[str, Any] | str | Path | ClientAddresses | AddressSource",
+) -> AddressSource:
+    """Return the source that `client_addresses` stand for: a dict, a file's path, typed
+    addresses, or a source.
+
+    Raises:
+        AddressError: they are wrong.
+    """
+    if isinstance(addresses, ClientAddresses):
+        return StaticSource(addresses)
+    if isinstance(addresses, str | Path):
+        return FileSource(addresses)
+    if isinstance(addresses, Mapping):
+        return StaticSource(ClientAddresses.from_dict(addresses))
+    if hasattr(addresses, "poll"):
+        return addresses
+    raise AddressError(
+        f"client_addresses: {type(addresses).__name__} is neither a dict, the path of a JSON "
+        "file, ClientAddresses, nor an address source"
+    )

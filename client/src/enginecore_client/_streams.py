@@ -1,0 +1,96 @@
+"""The outputs of one request, as the callers of `generate` read them."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from enginecore_client._books import RequestRecord
+from enginecore_client._driver import Driver
+from enginecore_client._mailbox import TaskMailbox
+from enginecore_client.errors import EngineCoreError
+from enginecore_wire.outputs import EngineCoreOutput, FinishReason
+from enginecore_wire.requests import EngineCoreRequest
+
+
+class AsyncStream:
+    """The outputs of one request, as an async iterator of EngineCoreOutput.
+
+    It ends after the output with a `finish_reason`. Leaving it early, closing it, cancelling the
+    task that reads it, or dropping it aborts the request.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        connect: Callable[[], Coroutine[Any, Any, None]],
+        request: EngineCoreRequest,
+        timeout: float | None,
+        *,
+        retry: bool,
+    ) -> None:
+        self._driver = driver
+        self._connect = connect
+        self._request = request
+        self._timeout = timeout
+        self._retry = retry
+        self._mailbox: TaskMailbox[Any] = TaskMailbox()
+        self._record: RequestRecord | None = None
+        self._ended = False
+
+    @property
+    def request_id(self) -> str:
+        """Return the request's id; "" until a request without one was sent."""
+        return self._record.request_id if self._record else self._request.request_id
+
+    def start(self) -> None:
+        """Send the request; an error is raised by the first read."""
+        try:
+            self._record = self._driver.add(
+                self._request, self._mailbox, self._timeout, retry=self._retry
+            )
+        except EngineCoreError as error:
+            self._mailbox.put(error)
+
+    def __aiter__(self) -> "AsyncStream":
+        return self
+
+    async def __anext__(self) -> EngineCoreOutput:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            if self._record is None:
+                await self._connect()
+                if self._record is None:
+                    self.start()
+            item = await self._mailbox.get()
+        except BaseException:
+            self.abort()
+            raise
+        if isinstance(item, BaseException):
+            self._ended = True
+            raise item
+        if item is None:
+            self._ended = True
+            return EngineCoreOutput(self.request_id, [], finish_reason=FinishReason.ABORT)
+        output: EngineCoreOutput = item
+        self._ended = output.finish_reason is not None
+        return output
+
+    async def aclose(self) -> None:
+        """Abort the request unless it has ended."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Abort the request unless it has ended."""
+        if not self._ended:
+            self._ended = True
+            if self._record is not None:
+                self._driver.abort_record(self._record)
+
+    async def __aenter__(self) -> "AsyncStream":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.abort()
+
+    def __del__(self) -> None:
+        self.abort()
