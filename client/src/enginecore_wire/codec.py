@@ -66,9 +66,9 @@ class MsgpackDecoder(Generic[T]):
         raise NotImplementedError(wanted)
 
 
-def _extension(code: int, data: memoryview) -> memoryview:
+def _extension(code: int, data: memoryview) -> msgspec.msgpack.Ext:
     if code != EXT_RAW_VIEW:
         raise msgspec.ValidationError(
             f"extension type {code} is not accepted: it could carry a pickle"
         )
-    return data
+    return msgspec.msgpack.Ext(code, data)

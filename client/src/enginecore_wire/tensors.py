@@ -127,7 +127,9 @@ def unpack(value: Any, aux: list[memoryview]) -> Tensor:
         if not 1 <= data <= len(aux):
             raise ValueError(f"tensor data: frame {data} is not among the {len(aux)} that came")
         data = aux[data - 1]
-    elif not isinstance(data, memoryview | bytes):
+    elif isinstance(data, msgspec.msgpack.Ext):
+        data = data.data
+    else:
         raise ValueError("tensor data: expected an extension of type 3 or a frame index")
     return Tensor(dtype, tuple(shape), data)
 
