@@ -1,15 +1,10 @@
 """The coordinator over real sockets on loopback: as a part of this process, and as a process."""
 
 import asyncio
-import json
-import os
-import re
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,33 +16,10 @@ from enginecore_coordinator.loads import LoadBook, Pace
 from enginecore_coordinator.metrics import CoordinatorMetrics
 from enginecore_coordinator.service import Coordinator
 from enginecore_wire.outputs import EngineCoreOutputs, SchedulerStats
+from support.coordination import Subscriber, coordinator_process, load_message
 from support.eventually import eventually, eventually_async
 
 Context = zmq.Context[zmq.Socket[bytes]]
-
-
-def report(rank: int, waiting: int = 0, running: int = 0, usage: float = 0.0) -> bytes:
-    stats = {"num_waiting_reqs": waiting, "num_running_reqs": running, "kv_cache_usage": usage}
-    return msgspec.msgpack.encode([rank, [], stats, 12.5])
-
-
-class Subscriber:
-    """An XSUB as vLLM's front end opens it; `received` grows with each `read`."""
-
-    def __init__(self, context: Context, address: str, ipv6: bool = False) -> None:
-        self.socket = context.socket(zmq.XSUB)
-        self.socket.linger = 0
-        self.socket.ipv6 = ipv6
-        self.socket.connect(address)
-        self.socket.send(b"\x01")
-        self.received: list[Any] = []
-
-    def read(self) -> list[Any]:
-        while True:
-            try:
-                self.received.append(msgspec.msgpack.decode(self.socket.recv(zmq.NOBLOCK)))
-            except zmq.Again:
-                return self.received
 
 
 class Cluster:
@@ -107,8 +79,8 @@ async def make_cluster() -> Any:
 async def test_reports_reach_every_client(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster()
     clients = [cluster.client() for _ in range(3)]
-    cluster.engine().send(report(0, 2, 1, 0.25))
-    cluster.engine().send(report(1, 0, 4, 0.5))
+    cluster.engine().send(load_message(0, 2, 1, 0.25))
+    cluster.engine().send(load_message(1, 0, 4, 0.5))
     expected = [[[2, 1, 0.25], [0, 4, 0.5]], 0, False]
     for client in clients:
         await eventually_async(lambda client=client: expected in client.read())
@@ -120,7 +92,7 @@ async def test_late_subscriber_gets_the_loads_before_any_change(
 ) -> None:
     cluster = make_cluster(Pace(unchanged=3600, silent=3600, forgotten=7200))
     first = cluster.client()
-    cluster.engine().send(report(1, 3))
+    cluster.engine().send(load_message(1, 3))
     await eventually_async(lambda: [[[0, 0, 0.0], [3, 0, 0.0]], 0, False] in first.read())
     late = cluster.client()
     await eventually_async(late.read)
@@ -130,12 +102,12 @@ async def test_late_subscriber_gets_the_loads_before_any_change(
 async def test_vanished_engine_counts_as_idle(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(Pace(unchanged=3600, silent=0.3, forgotten=3600))
     client, stays, goes = cluster.client(), cluster.engine(), cluster.engine()
-    goes.send(report(1, 5, 5, 0.5))
+    goes.send(load_message(1, 5, 5, 0.5))
     await eventually_async(lambda: [[[0, 0, 0.0], [5, 5, 0.5]], 0, False] in client.read())
     goes.close(linger=0)
 
     def only_the_other() -> bool:
-        stays.send(report(0, 1))
+        stays.send(load_message(0, 1))
         return client.read()[-1] == [[[1, 0, 0.0], [0, 0, 0.0]], 0, False]
 
     await eventually_async(only_the_other)
@@ -151,7 +123,7 @@ async def test_burst_of_changes_is_published_once_per_interval(
     await eventually_async(client.read)
     before = cluster.counted("publications")
     for waiting in range(1, 2001):
-        engine.send(report(0, waiting))
+        engine.send(load_message(0, waiting))
     await eventually_async(lambda: cluster.counted("reports") == 2000)
     assert cluster.counted("publications") == before
     cluster.client()
@@ -171,8 +143,8 @@ async def test_burst_of_changes_is_published_once_per_interval(
         ([msgspec.msgpack.encode([0, [], {"num_waiting_reqs": "1"}, 1.0])], "not_a_report"),
         ([msgspec.msgpack.encode([0, [], msgspec.msgpack.Ext(1, b"x"), 1.0])], "not_a_report"),
         ([b"ENGINE_CORE_DEAD"], "not_a_report"),
-        ([report(8)], "rank_out_of_range"),
-        ([report(0, -1)], "value_out_of_range"),
+        ([load_message(8)], "rank_out_of_range"),
+        ([load_message(0, -1)], "value_out_of_range"),
         ([msgspec.msgpack.encode([0, [], None, 1.0])], "no_stats"),
         ([msgspec.msgpack.encode([0, [["a", [1]]], {}, 1.0])], "has_outputs"),
     ],
@@ -183,7 +155,7 @@ async def test_bad_report_is_counted_and_the_next_good_one_still_works(
     cluster = make_cluster()
     client, engine = cluster.client(), cluster.engine()
     engine.send_multipart(frames)
-    engine.send(report(0, 1))
+    engine.send(load_message(0, 1))
     await eventually_async(lambda: [[[1, 0, 0.0]], 0, False] in client.read())
     assert cluster.counted("reports_refused", reason=reason) == 1
 
@@ -208,7 +180,7 @@ async def test_messages_of_clients_are_tolerated(
     await eventually_async(client.read)
     client.socket.send(body)
     await eventually_async(lambda: cluster.counted(counter) == 1)
-    cluster.engine().send(report(0, 1))
+    cluster.engine().send(load_message(0, 1))
     await eventually_async(lambda: [[[1, 0, 0.0]], 0, False] in client.read())
     assert all(wave == 0 and running is False for _, wave, running in client.received)
 
@@ -255,52 +227,20 @@ async def test_taken_address_is_an_error_and_leaves_no_socket(
         )
 
 
-ADDRESSES = re.compile(
-    r"reports on (\S+), publishes on (\S+), http on \[\('127\.0\.0\.1', (\d+)\)\]"
-)
-
-
-@contextmanager
-def coordinator_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Start `python -m enginecore_coordinator`; yields it and its three addresses."""
-    command = [sys.executable, "-m", "enginecore_coordinator", "--http-host", "127.0.0.1"]
-    free = ["--report-address", "tcp://127.0.0.1:*", "--publish-address", "tcp://127.0.0.1:*"]
-    with subprocess.Popen(
-        [*command, *free, "--http-port", "0", *options],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    ) as process:
-        try:
-            assert process.stderr is not None
-            found = ADDRESSES.search(process.stderr.readline())
-            assert found
-            yield process, list(found.groups())
-        finally:
-            process.kill()
-
-
-def get(port: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return str(answer.read().decode())
-
-
 def test_process_serves_and_leaves_cleanly_on_sigterm() -> None:
-    with coordinator_process() as (process, addresses), zmq.Context() as context:
-        reports, publishes, port = addresses
+    with coordinator_process() as coordinator, zmq.Context() as context:
+        process = coordinator.process
         with context.socket(zmq.PUSH) as engine:
-            engine.connect(reports)
-            client = Subscriber(context, publishes)
-            engine.send(report(1, 3, 2, 0.5))
+            engine.connect(coordinator.report_address)
+            client = Subscriber(context, coordinator.publish_address)
+            engine.send(load_message(1, 3, 2, 0.5))
             eventually(lambda: [[[0, 0, 0.0], [3, 2, 0.5]], 0, False] in client.read())
-            assert get(port, "/healthz") == "ok\n"
-            status = json.loads(get(port, "/status"))
-            assert status["ranks"][0] | {"reportAgeSeconds": 0} == {
+            assert coordinator.get("/healthz") == "ok\n"
+            assert coordinator.ranks()[0] | {"reportAgeSeconds": 0} == {
                 "rank": 1, "waiting": 3, "running": 2, "kvUsage": 0.5,
                 "reportAgeSeconds": 0, "silent": False,
             }  # fmt: skip
-            assert status["publishAddress"] == publishes
-            metrics = get(port, "/metrics")
+            metrics = coordinator.get("/metrics")
             assert 'enginecore_coordinator_waiting_requests{engine="1"} 3.0' in metrics
             assert "enginecore_coordinator_reports_total 1.0" in metrics
             process.send_signal(signal.SIGTERM)
@@ -312,9 +252,10 @@ def test_process_serves_and_leaves_cleanly_on_sigterm() -> None:
 
 
 def test_process_that_cannot_listen_says_which_options_to_check() -> None:
-    with coordinator_process() as (_, addresses):
+    with coordinator_process() as coordinator:
+        taken = coordinator.report_address
         done = subprocess.run(
-            [sys.executable, "-m", "enginecore_coordinator", "--report-address", addresses[0]],
+            [sys.executable, "-m", "enginecore_coordinator", "--report-address", taken],
             capture_output=True,
             text=True,
             timeout=20,
@@ -322,4 +263,4 @@ def test_process_that_cannot_listen_says_which_options_to_check() -> None:
         )
     assert done.returncode == 1
     assert "cannot listen: Address already in use" in done.stderr
-    assert f"check --report-address {addresses[0]}, --publish-address" in done.stderr
+    assert f"check --report-address {taken}, --publish-address" in done.stderr
