@@ -5,5 +5,59 @@ Start at AsyncMPClient (asyncio) or SyncMPClient (threads); docs/client.md is th
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._aio import AsyncMPClient
+from enginecore_client._metrics import start_metrics_server
+from enginecore_client._sources import AddressSource, FileSource, StaticSource
+from enginecore_client._streams import AsyncStream, SyncStream
+from enginecore_client._sync import SyncMPClient
+from enginecore_client.errors import (
+    AddressError,
+    ClientClosedError,
+    EngineCoreError,
+    EngineDeadError,
+    EngineDrainingError,
+    EngineNotReadyError,
+    LostOutputsError,
+    NotPermittedError,
+    OverloadedError,
+    ProtocolMismatchError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    ScalingNotAvailable,
+    StartupTimeoutError,
+    UtilityError,
+)
+from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from enginecore_wire.requests import EngineCoreRequest, OutputKind, SamplingParams
 
-__all__ = ["AsyncMPClient", "ClientAddresses"]
+__all__ = [
+    "AddressError",
+    "AddressSource",
+    "AsyncMPClient",
+    "AsyncStream",
+    "ClientAddresses",
+    "ClientClosedError",
+    "EngineCoreError",
+    "EngineCoreOutput",
+    "EngineCoreOutputs",
+    "EngineCoreRequest",
+    "EngineDeadError",
+    "EngineDrainingError",
+    "EngineNotReadyError",
+    "FileSource",
+    "FinishReason",
+    "LostOutputsError",
+    "NotPermittedError",
+    "OutputKind",
+    "OverloadedError",
+    "ProtocolMismatchError",
+    "RequestRejectedError",
+    "RequestTimeoutError",
+    "SamplingParams",
+    "ScalingNotAvailable",
+    "StartupTimeoutError",
+    "StaticSource",
+    "SyncMPClient",
+    "SyncStream",
+    "UtilityError",
+    "start_metrics_server",
+]

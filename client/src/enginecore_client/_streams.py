@@ -5,10 +5,63 @@ from typing import Any
 
 from enginecore_client._books import RequestRecord
 from enginecore_client._driver import Driver
-from enginecore_client._mailbox import TaskMailbox
+from enginecore_client._mailbox import TaskMailbox, ThreadMailbox
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.outputs import EngineCoreOutput, FinishReason
 from enginecore_wire.requests import EngineCoreRequest
+
+
+class SyncStream:
+    """The outputs of one request, as an iterator of EngineCoreOutput.
+
+    It ends after the output with a `finish_reason`. Closing or dropping it early aborts the
+    request.
+    """
+
+    def __init__(self, owner: object, mailbox: ThreadMailbox[Any], record: RequestRecord,
+                 abort: Callable[[RequestRecord], None]) -> None:  # fmt: skip
+        self._owner = owner
+        self._mailbox = mailbox
+        self._record = record
+        self._abort = abort
+        self._ended = False
+
+    @property
+    def request_id(self) -> str:
+        """Return the request's id."""
+        return self._record.request_id
+
+    def __iter__(self) -> "SyncStream":
+        return self
+
+    def __next__(self) -> EngineCoreOutput:
+        if self._ended:
+            raise StopIteration
+        item = self._mailbox.get()
+        if isinstance(item, BaseException):
+            self._ended = True
+            raise item
+        if item is None:
+            self._ended = True
+            return EngineCoreOutput(self.request_id, [], finish_reason=FinishReason.ABORT)
+        output: EngineCoreOutput = item
+        self._ended = output.finish_reason is not None
+        return output
+
+    def close(self) -> None:
+        """Abort the request unless it has ended."""
+        if not self._ended:
+            self._ended = True
+            self._abort(self._record)
+
+    def __enter__(self) -> "SyncStream":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class AsyncStream:

@@ -1,0 +1,216 @@
+"""SyncMPClient: ClientCore and its sockets behind a reader thread."""
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client._books import Ids, RequestRecord
+from enginecore_client._controls import Controls
+from enginecore_client._core import ClientCore, CoreSettings
+from enginecore_client._driver import SWEEP_SECONDS, Driver
+from enginecore_client._face import (
+    READY_TIMEOUT,
+    NoScaling,
+    build_request,
+    make_metrics,
+    startup_error,
+)
+from enginecore_client._mailbox import ThreadMailbox
+from enginecore_client._sources import AddressSource, source_of
+from enginecore_client._streams import SyncStream
+from enginecore_client._thread import ThreadResources
+from enginecore_client.errors import ClientClosedError, RequestTimeoutError
+from enginecore_client.ops import Op, combine
+from enginecore_wire.outputs import EngineCoreOutputs
+from enginecore_wire.requests import EngineCoreRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+R = TypeVar("R")
+
+
+class SyncMPClient(Controls, NoScaling):
+    """Client of EngineCores for threads: every method may be called from any thread.
+
+    The constructor returns when every engine is ready. Parameters are those of AsyncMPClient.
+
+    Raises:
+        AddressError: client_addresses are wrong.
+        StartupTimeoutError: an engine was not ready within `ready_timeout` seconds.
+        ProtocolMismatchError: an engine refuses this client.
+    """
+
+    def __init__(
+        self,
+        client_addresses: Mapping[str, Any] | str | Path | ClientAddresses | AddressSource,
+        *,
+        client_name: str = "",
+        registry: "CollectorRegistry | None" = None,
+        client_count: int = 1,
+        client_index: int = 0,
+        ready_timeout: float = READY_TIMEOUT,
+        retry: bool = False,
+    ) -> None:
+        source = source_of(client_addresses)
+        settings = CoreSettings(
+            client_name=client_name, client_index=client_index, client_count=client_count
+        )
+        core = ClientCore(settings, Ids(), time.time, time.monotonic())
+        metrics = make_metrics(registry)
+        self._retry = retry
+        self._inbox: ThreadMailbox[Any] = ThreadMailbox()
+        self._resources = resources = ThreadResources()
+        self._finalizer = weakref.finalize(self, resources)
+        self._driver = Driver(core, source, metrics, self._inbox, resources, resources.post)
+        self._driver.on_change = resources.changed.notify_all
+        resources.start(self._driver)
+        try:
+            self._wait_ready(ready_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "SyncMPClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
+        self._finalizer()
+
+    def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        deadline: float | None = None,
+        data_parallel_rank: int | None = None,
+        retry: bool | None = None,
+    ) -> SyncStream:
+        """Send one request and return the stream of its outputs.
+
+        Args:
+            prompt_token_ids: the prompt.
+            sampling_params: how to sample; by default 16 tokens as they come.
+            request_id: the caller's name for it; random if None.
+            deadline: seconds from now after which it ends with RequestTimeoutError.
+            data_parallel_rank: the engine to use; None for the least loaded.
+            retry: send it again as long as it has no token; None for the client's default.
+
+        Raises:
+            RequestRejectedError: a field is wrong; nothing was sent.
+            EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
+                no engine takes it now.
+        """
+        request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
+        mailbox: ThreadMailbox[Any] = ThreadMailbox()
+        again = self._retry if retry is None else retry
+        record = self._add(request, mailbox, deadline, retry=again)
+        return SyncStream(self, mailbox, record, self._abort_record)
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Send a request whose outputs get_output returns; raises as `generate` does."""
+        self._add(request, None, None, retry=self._retry)
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+        with self._resources.lock:
+            self._check_open()
+            self._driver.core.abort(request_ids)
+            self._resources.wake()
+
+    def get_output(self, timeout: float | None = None) -> EngineCoreOutputs:
+        """Return the next message with outputs of requests added by add_request.
+
+        Raises:
+            EngineDeadError: once for each engine that died; other engines go on.
+            EngineCoreError: requests ended with an error; `request_ids` names them.
+            RequestTimeoutError: nothing came within `timeout` seconds.
+        """
+        try:
+            item = self._inbox.get(timeout)
+        except TimeoutError as error:
+            raise RequestTimeoutError(f"no output came within {timeout} s") from error
+        if isinstance(item, BaseException):
+            raise item
+        outputs: EngineCoreOutputs = item
+        return outputs
+
+    def call(self, op: Op[R], *, engine: int | None = None, timeout: float | None = None) -> R:
+        """Run a control operation on one engine, or on all and combine their replies.
+
+        Raises:
+            UtilityError: an engine says that it failed, or engines disagree.
+            RequestTimeoutError: no reply came within `timeout` seconds.
+        """
+        return op.result(self._call(op.method, op.args(), engine, timeout))
+
+    def call_utility(
+        self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None
+    ) -> Any:
+        """Call an engine's method by name; see `call`."""
+        return combine(method, self._call(method, args, engine, timeout))
+
+    def _call(
+        self, method: str, args: Sequence[Any], engine: int | None, timeout: float | None
+    ) -> list[Any]:
+        core = self._driver.core
+        deadline = None if timeout is None else self._driver.clock() + timeout
+        with self._resources.lock:
+            self._check_open()
+            calls = [
+                core.call(link, method, args, Future(), deadline)
+                for link in core.call_targets(engine)
+            ]
+            self._resources.wake()
+        try:
+            return [call.future.result() for call in calls]
+        finally:
+            with self._resources.lock:
+                for call in calls:
+                    core.forget_call(call)
+
+    def _add(
+        self, request: EngineCoreRequest, sink: Any, timeout: float | None, *, retry: bool
+    ) -> RequestRecord:
+        now = self._driver.clock()
+        deadline = None if timeout is None else now + timeout
+        with self._resources.lock:
+            self._check_open()
+            record = self._driver.core.add(request, sink, now, deadline=deadline, retry=retry)
+            self._resources.wake()
+        return record
+
+    def _abort_record(self, record: RequestRecord) -> None:
+        with self._resources.lock:
+            self._driver.core.abort_record(record)
+            self._resources.wake()
+
+    def _wait_ready(self, timeout: float) -> None:
+        clock, core = self._driver.clock, self._driver.core
+        end = clock() + timeout
+        with self._resources.lock:
+            while not core.all_ready():
+                left = end - clock()
+                error = startup_error(
+                    core, self._driver.source, timeout, clock(), expired=left <= 0
+                )
+                if error is not None:
+                    raise error
+                self._resources.changed.wait(min(left, SWEEP_SECONDS))
+                self._check_open()
+
+    def _check_open(self) -> None:
+        failure = self._resources.failure
+        if failure is not None:
+            raise ClientClosedError(f"the reader thread failed: {failure!r}") from failure
+        if self._driver.core.closed or not self._finalizer.alive:
+            raise ClientClosedError("the client is closed; create another one")
