@@ -36,6 +36,7 @@ class Reason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
+    API_REFUSED = "RefusedByApi"
     # Ready
     POD_READY = "PodReady"
     POD_NOT_READY = "PodNotReady"

@@ -15,12 +15,8 @@ import yaml
 from msgspec import inspect
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import (
-    EngineClusterSpec,
-    EngineClusterStatus,
-    EngineCoreSpec,
-    EngineCoreStatus,
-)
+from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
 
 SIZE_LIMIT: Final = 256 * 1024
 """Client-side `kubectl apply` keeps the object in an annotation of at most this many bytes."""

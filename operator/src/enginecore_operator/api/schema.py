@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 QUANTITY_PATTERN: Final = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$"
 IMMUTABLE: Final = {
     "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed"}]
@@ -38,6 +40,10 @@ REFUSED_ENGINE_FIELDS: Final = {
     },
     "resources": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all spec structs: immutable, camelCase, unknown fields ignored (newer CRDs)."""
 
 
 class Rule(NamedTuple):

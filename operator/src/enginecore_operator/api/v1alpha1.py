@@ -4,21 +4,17 @@ The CRDs are generated from these structs (crdgen): descriptions, ranges and def
 the annotations, rules over several fields from `rules` (CEL). A field exists only once it works.
 """
 
+# ruff: noqa: RUF012 - msgspec makes a new list or dict of an empty default for each object
+
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from msgspec import Meta
 
 from enginecore_operator.api import schema
-from enginecore_operator.api.conditions import Condition
-from enginecore_operator.api.labels import (
-    ENGINE_CONTAINER,
-    LABEL_PREFIX,
-    RESERVED_ENV_PREFIX,
-    RESERVED_VOLUMES,
-)
-from enginecore_operator.api.schema import Rule
-from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, OUTPUT_PORT, EngineFacts
+from enginecore_operator.api.labels import RESERVED_ENV_PREFIX
+from enginecore_operator.api.podtemplate import PodTemplate
+from enginecore_operator.api.schema import Rule, Spec
+from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, OUTPUT_PORT
 
 MAX_REPLICAS = 4096
 
@@ -26,10 +22,6 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Quantity = int | Annotated[str, Meta(pattern=schema.QUANTITY_PATTERN)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-
-
-class Spec(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of all spec structs: immutable, camelCase, unknown fields ignored (newer CRDs)."""
 
 
 class PersistentVolumeClaim(Spec, frozen=True):
@@ -208,94 +200,6 @@ class Resources(Spec, frozen=True):
     limits: Annotated[ResourceList, Meta(description="What the container may use at most.")] = {}
 
 
-class TemplateMetadata(Spec, frozen=True):
-    """Labels and annotations added to the pod."""
-
-    labels: Annotated[
-        dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(
-            max_length=64,
-            description=f"Labels; keys under {LABEL_PREFIX} are refused.",
-            extra_json_schema=schema.no_reserved_keys(LABEL_PREFIX),
-        ),
-    ] = {}
-    annotations: Annotated[
-        dict[str, Annotated[str, Meta(max_length=65536)]],
-        Meta(
-            max_length=64,
-            description=f"Annotations; keys under {LABEL_PREFIX} are refused.",
-            extra_json_schema=schema.no_reserved_keys(LABEL_PREFIX),
-        ),
-    ] = {}
-
-
-class TemplateSpec(Spec, frozen=True):
-    """The part of a pod's spec that may be set; the rest is the operator's."""
-
-    node_selector: Annotated[
-        dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(max_length=64, description="Labels the node must have."),
-    ] = {}
-    tolerations: Annotated[
-        list[dict[str, Any]], Meta(max_length=64, description="Taints tolerated.")
-    ] = []
-    affinity: Annotated[
-        dict[str, Any] | None, Meta(description="Node and pod affinity, as in a Pod.")
-    ] = None
-    topology_spread_constraints: Annotated[
-        list[dict[str, Any]], Meta(max_length=16, description="As in a Pod.")
-    ] = []
-    priority_class_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
-    runtime_class_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
-    scheduler_name: Annotated[str, Meta(max_length=253, description="As in a Pod.")] = ""
-    service_account_name: Annotated[
-        str, Meta(max_length=253, description="As in a Pod; no token is mounted.")
-    ] = ""
-    image_pull_secrets: Annotated[
-        list[dict[str, Any]], Meta(max_length=16, description="As in a Pod.")
-    ] = []
-    security_context: Annotated[
-        dict[str, Any], Meta(description="Pod security context, merged over the operator's.")
-    ] = {}
-    volumes: Annotated[
-        list[dict[str, Any]],
-        Meta(
-            max_length=32,
-            description="Volumes added to the pod.",
-            extra_json_schema=schema.named_objects(reserved=RESERVED_VOLUMES),
-        ),
-    ] = []
-    init_containers: Annotated[
-        list[dict[str, Any]],
-        Meta(
-            max_length=8,
-            description="Containers run before the engine.",
-            extra_json_schema=schema.named_objects(reserved=(ENGINE_CONTAINER,)),
-        ),
-    ] = []
-    containers: Annotated[
-        list[dict[str, Any]],
-        Meta(
-            max_length=8,
-            description="Containers beside the engine. One named `engine` is merged over it: "
-            "env and volumeMounts are added, imagePullPolicy, securityContext and lifecycle "
-            "are taken over; everything else in it is refused.",
-            extra_json_schema=schema.containers(ENGINE_CONTAINER),
-        ),
-    ] = []
-
-
-class PodTemplate(Spec, frozen=True):
-    """Merged over the pod the operator builds."""
-
-    metadata: Annotated[TemplateMetadata, Meta(description="Labels and annotations.")] = (
-        TemplateMetadata()
-    )
-    spec: Annotated[TemplateSpec, Meta(description="Scheduling, volumes, more containers.")] = (
-        TemplateSpec()
-    )
-
-
 class Transport(Spec, frozen=True):
     """Ports the engine listens on and how many clients it serves."""
 
@@ -449,59 +353,3 @@ class EngineCoreSpec(EngineTemplate, frozen=True, kw_only=True):
             description="Where the engine reports its load; empty: nowhere.",
         ),
     ] = ""
-
-
-class ClientAddresses(msgspec.Struct, frozen=True):
-    """The addresses as a client takes them; index i is rank i."""
-
-    input_address: list[str] = []
-    output_address: list[str] = []
-    stats_update_address: str = ""
-
-
-class EngineClusterStatus(Spec, frozen=True):
-    """What the operator sees."""
-
-    observed_generation: int = 0
-    replicas: int = 0
-    ready_replicas: int = 0
-    updated_replicas: int = 0
-    desired_replicas: int = 0
-    selector: str = ""
-    current_revision: str = ""
-    client_addresses: ClientAddresses = ClientAddresses()
-    conditions: list[Condition] = []
-
-
-class PodReference(Spec, frozen=True):
-    """The pod of the current epoch."""
-
-    name: str = ""
-    ip: str = ""
-    node: str = ""
-
-
-class Failure(Spec, frozen=True):
-    """The latest failure; `count` failures came in a row. `message` ends with the last log."""
-
-    epoch: int
-    count: int
-    time: str
-    reason: str
-    message: str = ""
-    revision: str = ""
-
-
-class EngineCoreStatus(Spec, frozen=True):
-    """What the operator sees."""
-
-    observed_generation: int = 0
-    phase: str = "Pending"
-    epoch: int = 0
-    input_address: str = ""
-    output_address: str = ""
-    pod: PodReference = PodReference()
-    restarts: int = 0
-    failure: Failure | None = None
-    engine: EngineFacts | None = None
-    conditions: list[Condition] = []

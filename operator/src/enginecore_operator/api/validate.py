@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from enginecore_operator.api import labels
+from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA
-from enginecore_operator.api.v1alpha1 import EngineTemplate, PodTemplate
+from enginecore_operator.api.v1alpha1 import EngineTemplate
 
 SpecT = TypeVar("SpecT", bound=EngineTemplate)
 

@@ -1,0 +1,1 @@
+"""kopf handlers: they only hand what the watches tell to the cache."""

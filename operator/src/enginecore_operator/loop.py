@@ -1,0 +1,260 @@
+"""Reconcile: woken by keys, read the cache, plan, carry the plan out, write one status."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.conditions import Reason
+from enginecore_operator.facts_keeper import FactsKeeper
+from enginecore_operator.kube.cache import Cache, Change
+from enginecore_operator.kube.client import KubeClient
+from enginecore_operator.kube.errors import (
+    KubeError,
+    NotFoundError,
+    NotLeaderError,
+    RefusedError,
+    TerminatingError,
+)
+from enginecore_operator.kube.events import EventWriter
+from enginecore_operator.kube.execute import Executor
+from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, NODES
+from enginecore_operator.metrics import OperatorMetrics
+from enginecore_operator.plan.actions import Action, Event, Plan
+from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
+from enginecore_operator.plan.core_plan import plan_core, refuse_core
+from enginecore_operator.plan.observed import (
+    ClusterView,
+    CoreView,
+    ObservedNode,
+    ObservedPod,
+)
+from enginecore_operator.plan.rendering import Rendering
+from enginecore_operator.status_reader import StatusReader
+from enginecore_operator.views import foreign_children, read_cluster_view, read_core_view
+from enginecore_operator.wakes import keys_concerned
+from enginecore_operator.workqueue import Key, WorkQueue
+
+CLUSTER_DELAY: Final = 0.1
+"""Seconds in which the wakes of a cluster by its many engines become one pass."""
+REFUSED_DELAY: Final = 15.0
+ACTIONS_AT_ONCE: Final = 32
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Works on keys while this process leads.
+
+    Args:
+        clock: monotonic seconds; now: the time of day in UTC.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        reader: StatusReader,
+        events: EventWriter,
+        metrics: OperatorMetrics,
+        rendering: Rendering,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.cache = Cache(self._changed)
+        self.queue = WorkQueue()
+        self._client = client
+        self._executor = Executor(client, self.cache)
+        self._facts = FactsKeeper(reader, self._wake, clock)
+        self._events = events
+        self._metrics = metrics
+        self._rendering = rendering
+        self._clock = clock
+        self._now = now
+        self._leads = False
+        self._slots = asyncio.Semaphore(ACTIONS_AT_ONCE)
+
+    def start(self) -> None:
+        """Begin to lead, after the cache was filled: look at everything once."""
+        self._leads = True
+        self.wake_all()
+
+    def stop(self) -> None:
+        """Cease to lead: drop all that waits; what is under way ends at its next write."""
+        self._leads = False
+        self.queue.clear()
+
+    def wake_all(self) -> None:
+        """Look at every object again."""
+        for kind in (labels.CORE_KIND, labels.CLUSTER_KIND):
+            for view in self.cache.all(kind):
+                self._wake(Key(kind, view.metadata.namespace, view.metadata.name))
+
+    async def run(self, workers: int) -> None:
+        """Work for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work())
+        finally:
+            self._facts.close()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            started = self._clock()
+            outcome = "error"
+            try:
+                outcome = await self._pass(key)
+            finally:
+                self.queue.done(key)
+                self._metrics.reconciles.labels(key.kind, outcome).inc()
+                self._metrics.reconcile_seconds.labels(key.kind).observe(self._clock() - started)
+                self._metrics.queue.set(len(self.queue))
+
+    async def _pass(self, key: Key) -> str:
+        """Make one pass over a key and see to the next one; return the outcome."""
+        if not self._leads:
+            return "standby"
+        try:
+            requeue = await self._reconcile(key)
+        except NotLeaderError:
+            return "standby"
+        except TerminatingError as error:
+            logger.info("%s: %s", key, error.message)
+            return "terminating"
+        except KubeError as error:
+            delay = self.queue.add_failed(key)
+            logger.warning("%s: %s; again in %.1f s", key, error, delay)
+            return "error"
+        except Exception:
+            delay = self.queue.add_failed(key)
+            logger.exception("%s: the pass failed; again in %.1f s", key, delay)
+            return "bug"
+        self.queue.forgive(key)
+        if requeue is not None:
+            self.queue.add_after(key, requeue)
+        return "ok"
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if key.kind == labels.CLUSTER_KIND:
+            return await self._reconcile_cluster(key)
+        return await self._reconcile_core(key)
+
+    async def _reconcile_cluster(self, key: Key) -> float | None:
+        view = read_cluster_view(self.cache, key.namespace, key.name)
+        if view is None:
+            return None
+        foreign = foreign_children(view)
+        if foreign:
+            await self._each(
+                self._executor.refresh(BY_KIND[kind], key.namespace, name) for kind, name in foreign
+            )
+            view = read_cluster_view(self.cache, key.namespace, key.name) or view
+        try:
+            requeue = await self._carry_out(
+                key, view, plan_cluster(view, self._rendering, self._now())
+            )
+        except RefusedError as error:
+            view = read_cluster_view(self.cache, key.namespace, key.name) or view
+            plan = refuse_cluster(view, Reason.API_REFUSED, error.message, self._now())
+            await self._carry_out(key, view, plan)
+            return REFUSED_DELAY
+        return REFUSED_DELAY if foreign else requeue
+
+    async def _reconcile_core(self, key: Key) -> float | None:
+        view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
+        if view is None:
+            self._facts.forget(key)
+            return None
+        view = msgspec.structs.replace(view, nodes=await self._nodes_of(view.pods))
+        try:
+            return await self._carry_out(key, view, plan_core(view, self._rendering, self._now()))
+        except RefusedError as error:
+            view = read_core_view(self.cache, key.namespace, key.name) or view
+            plan = refuse_core(view, Reason.API_REFUSED, error.message, self._now())
+            await self._carry_out(key, view, plan)
+            return REFUSED_DELAY
+
+    async def _carry_out(self, key: Key, view: ClusterView | CoreView, plan: Plan) -> float | None:
+        """Carry a plan out: actions, then the status if it changed, then events."""
+        for stage in plan.stages:
+            await self._act(stage)
+        observed = view.cluster if isinstance(view, ClusterView) else view.core
+        if plan.status != observed.status:
+            await self._write_status(key, plan.status)
+        for event in plan.events:
+            await self._tell(key, view, event)
+        if plan.ask is not None:
+            self._facts.ask(key, plan.ask)
+        return plan.requeue_after
+
+    async def _act(self, stage: Sequence[Action]) -> None:
+        if len(stage) == 1:
+            await self._executor.execute(stage[0])
+        else:
+            await self._each(self._executor.execute(action) for action in stage)
+
+    async def _each(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Do things side by side, all of them; then raise the first error there was."""
+
+        async def bounded(one: Awaitable[None]) -> None:
+            async with self._slots:
+                await one
+
+        results = await asyncio.gather(*map(bounded, work), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _write_status(self, key: Key, status: msgspec.Struct) -> None:
+        body = {"status": msgspec.to_builtins(status)}
+        resource = BY_KIND[key.kind]
+        try:
+            raw = await self._client.patch(resource, key.namespace, key.name, body, "status")
+        except NotFoundError:
+            self.cache.remove(key.kind, key.namespace, key.name)
+        else:
+            self.cache.put(key.kind, raw)
+
+    async def _tell(self, key: Key, view: ClusterView | CoreView, event: Event) -> None:
+        about = view.cluster.metadata if isinstance(view, ClusterView) else view.core.metadata
+        log = logger.warning if event.type == "Warning" else logger.info
+        log("%s: %s: %s", key, event.reason.value, event.message)
+        try:
+            await self._events.write(BY_KIND[key.kind], about, event)
+        except NotLeaderError:
+            raise
+        except KubeError as error:
+            # An Event is only told once: what it says is in the status, too.
+            logger.warning("%s: event not written: %s", key, error)
+
+    async def _nodes_of(self, pods: Sequence[ObservedPod]) -> dict[str, ObservedNode]:
+        """Return the nodes of pods. A node is gone only when the API server says so: a pod may
+        be told of before its new node is.
+        """
+        found = {}
+        for name in {pod.spec.node_name for pod in pods if pod.spec.node_name}:
+            if self.cache.get(NODES.kind, "", name) is None:
+                await self._executor.refresh(NODES, "", name)
+            node = self.cache.get(NODES.kind, "", name)
+            if isinstance(node, ObservedNode):
+                found[name] = node
+        return found
+
+    def _changed(self, change: Change) -> None:
+        for key in keys_concerned(change, self.cache):
+            self._wake(key)
+
+    def _wake(self, key: Key) -> None:
+        if not self._leads:
+            return
+        if key.kind == CLUSTERS.kind:
+            self.queue.add_after(key, CLUSTER_DELAY)
+        else:
+            self.queue.add(key)
+        self._metrics.queue.set(len(self.queue))

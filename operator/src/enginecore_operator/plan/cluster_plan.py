@@ -1,0 +1,257 @@
+"""Reconcile one EngineCluster: its EngineCores, Services, coordinator and client addresses."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.conditions import ConditionType, Reason, is_true
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
+from enginecore_operator.api.validate import InvalidSpecError, read_spec
+from enginecore_operator.plan import cluster_status, names
+from enginecore_operator.plan.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Event,
+    ObjectRef,
+    Plan,
+)
+from enginecore_operator.plan.config import build_addresses_map, collect_addresses
+from enginecore_operator.plan.coordinator import build_coordinator
+from enginecore_operator.plan.cores import build_core, core_spec, spec_document
+from enginecore_operator.plan.diff import Difference, first_difference
+from enginecore_operator.plan.observed import ClusterView, ObservedCore, ObservedObject
+from enginecore_operator.plan.rendering import Rendering
+from enginecore_operator.plan.revision import compute_revision
+from enginecore_operator.plan.rollout import EngineState, choose_updates
+from enginecore_operator.plan.services import build_coordinator_service, build_engines_service
+
+
+class _Engines(msgspec.Struct, frozen=True, kw_only=True):
+    """The EngineCores of a cluster, sorted once."""
+
+    serving: Mapping[int, ObservedCore]
+    surplus: Mapping[int, ObservedCore]
+    missing: tuple[int, ...]
+    taken: tuple[str, ...]
+    revision: str
+    document: dict[str, Any]
+
+
+def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan:
+    """Decide the next pass over one EngineCluster."""
+    cluster = view.cluster
+    if cluster.metadata.deletion_timestamp is not None:
+        return Plan(status=cluster.status)
+    try:
+        spec = read_spec(cluster.spec, EngineClusterSpec)
+    except InvalidSpecError as error:
+        return refuse_cluster(view, Reason.INVALID_SPEC, str(error), now)
+    engines = _sort(view, spec)
+    children = _plan_children(view, spec, rendering)
+    updates = _plan_updates(view, spec, engines)
+    creates = tuple(
+        Create(build_core(cluster.metadata, engines.document, rank, engines.revision))
+        for rank in engines.missing
+    )
+    # The highest rank leaves first.
+    deletes = tuple(
+        Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
+        for _, core in sorted(engines.surplus.items(), reverse=True)
+    )
+    taken = (*children.taken, *engines.taken)
+    status = cluster_status.build_status(
+        view,
+        cluster_status.Sight(
+            spec=spec,
+            revision=engines.revision,
+            serving=engines.serving,
+            surplus=engines.surplus,
+            taken=taken,
+            addresses=collect_addresses(
+                spec.replicas,
+                engines.serving,
+                view.services.get(names.coordinator_name(cluster.metadata.name)),
+            ),
+        ),
+        now,
+    )
+    addresses = build_addresses_map(cluster.metadata, spec, status.client_addresses)
+    listed = _ensure(cluster.metadata.uid, addresses, view.config_maps)
+    stages = (
+        children.actions,
+        deletes,
+        (*creates, *updates.actions),
+        tuple(action for action in (listed,) if action is not None),
+    )
+    return Plan(
+        status=status,
+        stages=tuple(stage for stage in stages if stage),
+        events=(*_scale_events(engines), *updates.events, *_taken_events(view, taken)),
+    )
+
+
+def refuse_cluster(view: ClusterView, reason: Reason, message: str, now: datetime) -> Plan:
+    """Leave everything as it is and say why: a bad spec, or an action the API refused."""
+    status = cluster_status.build_refusal(view, reason, message, now)
+    told = any(c.reason == reason and c.message == message for c in view.cluster.status.conditions)
+    events = () if told else (Event(reason, message, "Warning"),)
+    return Plan(status=status, events=events)
+
+
+class _Children(msgspec.Struct, frozen=True):
+    actions: tuple[Action, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+class _Updates(msgspec.Struct, frozen=True):
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+def _uid(core: ObservedCore) -> str:
+    return core.metadata.uid
+
+
+def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
+    meta = view.cluster.metadata
+    template = core_spec(meta, spec, 0)
+    by_name = {core.metadata.name: core for core in view.cores}
+    serving, missing, taken = {}, [], []
+    for rank in range(spec.replicas):
+        name = names.core_name(meta.name, rank)
+        core = by_name.get(name)
+        if core is None:
+            missing.append(rank)
+        elif not core.metadata.is_controlled_by(meta.uid):
+            taken.append(f"{labels.CORE_KIND} {name}")
+        elif core.metadata.deletion_timestamp is None:
+            serving[rank] = core
+    surplus = {
+        rank: core
+        for core in view.cores
+        if core.metadata.is_controlled_by(meta.uid)
+        and core.metadata.deletion_timestamp is None
+        and (rank := int(core.spec.get("rank", 0))) >= spec.replicas
+    }
+    return _Engines(
+        serving=serving,
+        surplus=surplus,
+        missing=tuple(missing),
+        taken=tuple(taken),
+        revision=compute_revision(template),
+        document=spec_document(template),
+    )
+
+
+def _plan_children(view: ClusterView, spec: EngineClusterSpec, rendering: Rendering) -> _Children:
+    meta = view.cluster.metadata
+    wanted = [
+        (build_engines_service(meta, spec), view.services),
+        (build_coordinator_service(meta), view.services),
+        (build_coordinator(meta, spec.coordinator, rendering), view.deployments),
+    ]
+    found = [_ensure(meta.uid, manifest, there) for manifest, there in wanted]
+    taken = [
+        f"{manifest['kind']} {manifest['metadata']['name']}"
+        for manifest, there in wanted
+        if _is_taken(meta.uid, manifest, there)
+    ]
+    name = names.addresses_name(meta.name)
+    if name in view.config_maps and not view.config_maps[name].metadata.is_controlled_by(meta.uid):
+        taken.append(f"ConfigMap {name}")
+    return _Children(tuple(action for action in found if action is not None), tuple(taken))
+
+
+def _is_taken(uid: str, manifest: dict[str, Any], there: Mapping[str, ObservedObject]) -> bool:
+    observed = there.get(manifest["metadata"]["name"])
+    return observed is not None and not observed.metadata.is_controlled_by(uid)
+
+
+def _ensure(
+    uid: str, manifest: dict[str, Any], there: Mapping[str, ObservedObject]
+) -> Action | None:
+    """Return what brings a child to its wanted state; nothing for another's object."""
+    observed = there.get(manifest["metadata"]["name"])
+    if observed is None:
+        return Create(manifest)
+    if not observed.metadata.is_controlled_by(uid):
+        return None
+    return Apply(manifest) if first_difference(manifest, observed.raw) else None
+
+
+def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines) -> _Updates:
+    """Bring the present spec to the engines that a rollout may touch now."""
+    meta = view.cluster.metadata
+    differing: dict[int, str] = {}
+    states = []
+    for rank, core in engines.serving.items():
+        manifest = build_core(meta, engines.document, rank, engines.revision)
+        difference = _difference(manifest, core)
+        if difference is not None:
+            differing[rank] = str(difference)
+        states.append(
+            EngineState(
+                rank=rank,
+                ready=core.caught_up and is_true(core.status.conditions, ConditionType.READY),
+                updated=difference is None or _revision_of(core) == engines.revision,
+            )
+        )
+    chosen = choose_updates(states, len(engines.missing), spec.rollout)
+    # A change that replaces no pod needs no turn.
+    harmless = [state.rank for state in states if state.updated and state.rank in differing]
+    actions = tuple(
+        Apply(build_core(meta, engines.document, rank, engines.revision))
+        for rank in (*chosen, *harmless)
+    )
+    events = tuple(
+        Event(Reason.UPDATED, f"Updating {names.core_name(meta.name, rank)}: {differing[rank]}")
+        for rank in chosen
+    )
+    return _Updates(actions, events)
+
+
+def _difference(manifest: dict[str, Any], core: ObservedCore) -> Difference | None:
+    """Name what differs in either direction: a field that was dropped counts, too."""
+    wanted, there = manifest["spec"], core.spec
+    if wanted != there:
+        found = first_difference(wanted, there, "spec") or first_difference(there, wanted, "spec")
+        if found is not None:
+            return found
+    return first_difference(manifest["metadata"]["labels"], core.metadata.labels, "metadata.labels")
+
+
+def _revision_of(core: ObservedCore) -> str:
+    """Compute the revision from the spec itself: labels may be edited."""
+    try:
+        return compute_revision(read_spec(core.spec, EngineCoreSpec))
+    except InvalidSpecError:
+        return ""
+
+
+def _scale_events(engines: _Engines) -> tuple[Event, ...]:
+    events = []
+    if engines.missing:
+        events.append(Event(Reason.CREATED, f"Created engines: ranks {_ranks(engines.missing)}"))
+    if engines.surplus:
+        gone = tuple(sorted(engines.surplus))
+        events.append(Event(Reason.DELETED, f"Removed engines: ranks {_ranks(gone)}"))
+    return tuple(events)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > 1 and ranks[-1] - ranks[0] + 1 == len(ranks):
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(str(rank) for rank in ranks)
+
+
+def _taken_events(view: ClusterView, taken: tuple[str, ...]) -> tuple[Event, ...]:
+    if not taken:
+        return ()
+    message = cluster_status.taken_message(taken)
+    told = any(c.message == message for c in view.cluster.status.conditions)
+    return () if told else (Event(Reason.NAME_TAKEN, message, "Warning"),)

@@ -1,0 +1,65 @@
+"""The client addresses of a cluster, and the ConfigMap that holds them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.status import ClientAddresses
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec
+from enginecore_operator.plan import names
+from enginecore_operator.plan.observed import ObjectMeta, ObservedCore, ObservedObject
+from enginecore_operator.plan.rendering import owner_reference
+from enginecore_wire.contract import PUBLISH_PORT
+
+NAMED_ADDRESSES_KEY = "client_addresses_dns.json"
+
+
+def collect_addresses(
+    replicas: int, cores: Mapping[int, ObservedCore], coordinator_service: ObservedObject | None
+) -> ClientAddresses:
+    """Collect the present addresses; index i is rank i, empty while it has none."""
+    cluster_ip = ""
+    if coordinator_service is not None:
+        cluster_ip = coordinator_service.raw.get("spec", {}).get("clusterIP", "")
+    ranks = [cores.get(rank) for rank in range(replicas)]
+    return ClientAddresses(
+        input_address=[core.status.input_address if core else "" for core in ranks],
+        output_address=[core.status.output_address if core else "" for core in ranks],
+        stats_update_address=names.tcp_address(cluster_ip, PUBLISH_PORT),
+    )
+
+
+def named_addresses(owner: ObjectMeta, spec: EngineClusterSpec) -> ClientAddresses:
+    """Return the addresses by DNS name: they stay as engines come and go."""
+    hosts = [
+        names.engine_host(names.core_name(owner.name, rank), owner.name, owner.namespace)
+        for rank in range(spec.replicas)
+    ]
+    coordinator = f"{names.coordinator_name(owner.name)}.{owner.namespace}.svc"
+    return ClientAddresses(
+        input_address=[names.tcp_address(host, spec.transport.input_port) for host in hosts],
+        output_address=[names.tcp_address(host, spec.transport.output_port) for host in hosts],
+        stats_update_address=names.tcp_address(coordinator, PUBLISH_PORT),
+    )
+
+
+def build_addresses_map(
+    owner: ObjectMeta, spec: EngineClusterSpec, addresses: ClientAddresses
+) -> dict[str, Any]:
+    """Build the ConfigMap: one JSON document by IP, which clients follow, and one by name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.addresses_name(owner.name),
+            "namespace": owner.namespace,
+            "labels": {**names.common_labels(owner.name), labels.CLUSTER: owner.name},
+            "ownerReferences": [owner_reference(labels.CLUSTER_KIND, owner)],
+        },
+        "data": {
+            labels.ADDRESSES_KEY: msgspec.json.encode(addresses).decode(),
+            NAMED_ADDRESSES_KEY: msgspec.json.encode(named_addresses(owner, spec)).decode(),
+        },
+    }

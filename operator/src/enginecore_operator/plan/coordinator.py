@@ -1,0 +1,72 @@
+"""Build the Deployment of a cluster's coordinator."""
+
+from typing import Any
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.v1alpha1 import MAX_REPLICAS, Coordinator
+from enginecore_operator.plan import names
+from enginecore_operator.plan.observed import ObjectMeta
+from enginecore_operator.plan.rendering import (
+    Rendering,
+    container_security_context,
+    owner_reference,
+    pod_security_context,
+)
+from enginecore_wire.contract import HEALTH_PATH, HTTP_PORT, PUBLISH_PORT, REPORT_PORT
+
+
+def build_coordinator(
+    owner: ObjectMeta, coordinator: Coordinator, rendering: Rendering
+) -> dict[str, Any]:
+    """Build the Deployment: one pod, as it holds the only copy of the present load."""
+    selector = {labels.CLUSTER: owner.name, labels.COMPONENT: labels.COORDINATOR}
+    found = {**names.common_labels(owner.name), **selector}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.coordinator_name(owner.name),
+            "namespace": owner.namespace,
+            "labels": found,
+            "ownerReferences": [owner_reference(labels.CLUSTER_KIND, owner)],
+        },
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 2,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": {"labels": found},
+                "spec": {
+                    "enableServiceLinks": False,
+                    "automountServiceAccountToken": False,
+                    "terminationGracePeriodSeconds": 5,
+                    "securityContext": pod_security_context(),
+                    "containers": [_container(coordinator, rendering)],
+                },
+            },
+        },
+    }
+
+
+def _container(coordinator: Coordinator, rendering: Rendering) -> dict[str, Any]:
+    probe = {"httpGet": {"path": HEALTH_PATH, "port": "http"}, "timeoutSeconds": 2}
+    resources = msgspec.to_builtins(coordinator.resources)
+    return {
+        "name": labels.COORDINATOR,
+        "image": coordinator.image or rendering.coordinator_image,
+        "imagePullPolicy": rendering.image_pull_policy,
+        "command": ["enginecore-coordinator"],
+        "args": ["--max-ranks", str(MAX_REPLICAS)],
+        "ports": [
+            {"name": "report", "containerPort": REPORT_PORT, "protocol": "TCP"},
+            {"name": "publish", "containerPort": PUBLISH_PORT, "protocol": "TCP"},
+            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+        ],
+        "resources": {key: value for key, value in resources.items() if value},
+        "securityContext": container_security_context(),
+        "readinessProbe": {**probe, "periodSeconds": 2},
+        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 3},
+    }

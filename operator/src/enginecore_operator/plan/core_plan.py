@@ -1,0 +1,258 @@
+"""Reconcile one EngineCore: keep exactly one pod of the present epoch for it."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.conditions import (
+    ConditionType,
+    Reason,
+    is_true,
+)
+from enginecore_operator.api.status import EngineCoreStatus, Failure
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
+from enginecore_operator.api.validate import InvalidSpecError, read_spec
+from enginecore_operator.plan import core_status, names
+from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
+from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
+from enginecore_operator.plan.observed import CoreView, ObservedPod
+from enginecore_operator.plan.pods import build_pod
+from enginecore_operator.plan.rendering import Rendering
+from enginecore_operator.plan.restart import given_up, record_failure, restart_time
+from enginecore_operator.plan.revision import compute_revision
+
+
+class PodState(StrEnum):
+    """What has become of the pod of the present epoch."""
+
+    NEVER = "no pod was made yet"
+    GONE = "the pod is gone"
+    NODE_LOST = "the pod's node is gone"
+    TERMINATING = "the pod is being deleted"
+    ENDED = "the engine ended"
+    OUTDATED = "the pod was made from another spec"
+    SOUND = "the pod is as it should be"
+
+
+class _Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """One EngineCore, looked at once."""
+
+    view: CoreView
+    spec: EngineCoreSpec
+    revision: str
+    state: PodState
+    current: ObservedPod | None
+    epoch: int
+    failure: Failure | None
+    failed_now: bool
+
+
+def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
+    """Decide the next pass over one EngineCore."""
+    if view.core.metadata.deletion_timestamp is not None:
+        return Plan(status=view.core.status)
+    try:
+        spec = read_spec(view.core.spec, EngineCoreSpec)
+    except InvalidSpecError as error:
+        return refuse_core(view, Reason.INVALID_SPEC, str(error), now)
+    situation = _look(view, spec, now)
+    if situation.state is PodState.SOUND or _waits(situation, now):
+        return _keep(situation, now)
+    return _replace(situation, rendering, now)
+
+
+def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:
+    """Name the state of the pod of the present epoch."""
+    if current is None:
+        return PodState.GONE if view.core.status.epoch else PodState.NEVER
+    if current.spec.node_name and current.spec.node_name not in view.nodes:
+        return PodState.NODE_LOST
+    if current.terminating:
+        return PodState.TERMINATING
+    if current.ended:
+        return PodState.ENDED
+    return PodState.SOUND if current.revision == revision else PodState.OUTDATED
+
+
+def _look(view: CoreView, spec: EngineCoreSpec, now: datetime) -> _Situation:
+    status = view.core.status
+    revision = compute_revision(spec)
+    mine = [p for p in view.pods if p.metadata.is_controlled_by(view.core.metadata.uid)]
+    newest = max(mine, key=lambda pod: pod.epoch, default=None)
+    current = newest if newest is not None and newest.epoch >= status.epoch else None
+    state = diagnose(view, current, revision)
+    failure = status.failure
+    failed_now = (
+        current is not None
+        and state is PodState.ENDED
+        and (failure is None or failure.epoch != current.epoch)
+    )
+    if failed_now and current is not None:
+        failure = record_failure(current, status, current.revision, now)
+    return _Situation(
+        view=view,
+        spec=spec,
+        revision=revision,
+        state=state,
+        current=current,
+        # Pods of a deleted namesake keep their names until they are gone.
+        epoch=max([status.epoch, *(pod.epoch for pod in view.pods)]),
+        failure=failure,
+        failed_now=failed_now,
+    )
+
+
+def _unsettled_failure(situation: _Situation) -> Failure | None:
+    """Return the failure that holds the next start back, if there is one.
+
+    It does so until its pod was replaced, even where somebody deletes that pod; a changed spec
+    starts anew.
+    """
+    failure = situation.failure
+    if failure is None or situation.state in (PodState.SOUND, PodState.OUTDATED):
+        return None
+    if failure.revision != situation.revision or failure.epoch != situation.epoch:
+        return None
+    return failure
+
+
+def _waits(situation: _Situation, now: datetime) -> bool:
+    failure = _unsettled_failure(situation)
+    if failure is None:
+        return False
+    policy = situation.spec.restart
+    return given_up(failure, policy) or restart_time(failure, policy) > now
+
+
+def _keep(situation: _Situation, now: datetime) -> Plan:
+    """Leave the pod; tell what it does, and come back when it has to be looked at again."""
+    view, current = situation.view, situation.current
+    failure = _unsettled_failure(situation)
+    sight = core_status.Sight(
+        pod=None if failure is not None else current,
+        epoch=situation.epoch,
+        spec=situation.spec,
+        restarts=view.core.status.restarts,
+        failure=situation.failure,
+        waiting=failure,
+    )
+    status = core_status.build_status(view, sight, now)
+    requeue = None
+    if failure is not None and not given_up(failure, situation.spec.restart):
+        requeue = (restart_time(failure, situation.spec.restart) - now).total_seconds()
+    ask = None
+    if failure is None and current is not None:
+        ask = facts_request(view, current, situation.spec.transport.http_port)
+        if facts_pending(view, current):
+            requeue = FACTS_PERIOD
+    stage = (*_retire_address(situation), *_remove_older(situation))
+    return Plan(
+        status=status,
+        stages=(stage,) if stage else (),
+        events=(*_failure_events(situation), *_ready_events(view.core.status, status)),
+        ask=ask,
+        requeue_after=requeue,
+    )
+
+
+def _replace(situation: _Situation, rendering: Rendering, now: datetime) -> Plan:
+    """Create the pod of the next epoch, after the old one lost its name."""
+    view = situation.view
+    core, epoch = view.core, situation.epoch + 1
+    pod = build_pod(core.metadata, situation.spec, epoch, situation.revision, rendering)
+    restarted = situation.state not in (PodState.NEVER, PodState.OUTDATED)
+    sight = core_status.Sight(
+        pod=None,
+        epoch=epoch,
+        spec=situation.spec,
+        restarts=core.status.restarts + restarted,
+        failure=situation.failure,
+        waiting=None,
+    )
+    stages: tuple[tuple[Action, ...], ...] = (
+        _retire_address(situation),
+        _remove_current(situation),
+        _remove_older(situation),
+        (Create(pod),),
+    )
+    name = names.pod_name(core.metadata.name, epoch)
+    if situation.state is PodState.NEVER:
+        event = Event(Reason.CREATED, f"Created pod {name}")
+    else:
+        old = names.pod_name(core.metadata.name, situation.epoch)
+        event = Event(Reason.REPLACED, f"Replaced pod {old} by {name}: {situation.state.value}")
+    return Plan(
+        status=core_status.build_status(view, sight, now),
+        stages=tuple(stage for stage in stages if stage),
+        events=(*_failure_events(situation), event),
+    )
+
+
+def _reference(pod: ObservedPod) -> ObjectRef:
+    meta = pod.metadata
+    return ObjectRef("Pod", meta.namespace, meta.name, meta.uid)
+
+
+def _retire_address(situation: _Situation) -> tuple[Action, ...]:
+    """Take the name from a pod that ends, before anything else."""
+    pod = situation.current
+    if pod is None or situation.state in (PodState.SOUND, PodState.NODE_LOST):
+        return ()
+    if labels.ADDRESSABLE not in pod.metadata.labels:
+        return ()
+    return (Patch(_reference(pod), {"metadata": {"labels": {labels.ADDRESSABLE: None}}}),)
+
+
+def _remove_current(situation: _Situation) -> tuple[Action, ...]:
+    pod = situation.current
+    if pod is None or situation.state is PodState.TERMINATING:
+        return ()
+    if situation.state is PodState.NODE_LOST:
+        return (Delete(_reference(pod), grace_seconds=0),)
+    return () if pod.terminating else (Delete(_reference(pod)),)
+
+
+def _remove_older(situation: _Situation) -> tuple[Action, ...]:
+    """Delete pods of earlier epochs that nobody deleted yet, or whose node is gone."""
+    view, found = situation.view, []
+    for pod in view.pods:
+        if pod is situation.current or not pod.metadata.is_controlled_by(view.core.metadata.uid):
+            continue
+        if pod.spec.node_name and pod.spec.node_name not in view.nodes:
+            found.append(Delete(_reference(pod), grace_seconds=0))
+        elif not pod.terminating:
+            found.append(Delete(_reference(pod)))
+    return tuple(found)
+
+
+def _failure_events(situation: _Situation) -> tuple[Event, ...]:
+    failure = situation.failure
+    if not situation.failed_now or failure is None:
+        return ()
+    pod = names.pod_name(situation.view.core.metadata.name, failure.epoch)
+    text = f"Pod {pod} failed ({failure.reason}), {failure.count} in a row: {failure.message}"
+    events = [Event(Reason.POD_FAILED, text, "Warning")]
+    if failure.revision == situation.revision and given_up(failure, situation.spec.restart):
+        limit = (
+            f"Given up after {failure.count} failures in a row; change the spec to try again. "
+            f"The last: {failure.reason}: {failure.message}"
+        )
+        events.append(Event(Reason.RESTART_LIMIT, limit, "Warning"))
+    return tuple(events)
+
+
+def _ready_events(before: EngineCoreStatus, after: EngineCoreStatus) -> tuple[Event, ...]:
+    ready = ConditionType.READY
+    if is_true(after.conditions, ready) and not is_true(before.conditions, ready):
+        return (Event(Reason.ENGINE_READY, f"Epoch {after.epoch} is ready"),)
+    return ()
+
+
+def refuse_core(view: CoreView, reason: Reason, message: str, now: datetime) -> Plan:
+    """Leave everything as it is and say why: a bad spec, or an action the API refused."""
+    status = core_status.build_refusal(view, reason, message, now)
+    told = any(c.reason == reason and c.message == message for c in view.core.status.conditions)
+    events = () if told else (Event(reason, message, "Warning"),)
+    return Plan(status=status, events=events)

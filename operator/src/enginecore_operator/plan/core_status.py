@@ -1,0 +1,177 @@
+"""The status of an EngineCore, from what is seen of it."""
+
+from datetime import datetime
+
+import msgspec
+
+from enginecore_operator.api.conditions import Condition, ConditionType, Reason, set_condition
+from enginecore_operator.api.status import EngineCoreStatus, Failure, PodReference
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
+from enginecore_operator.plan import names
+from enginecore_operator.plan.facts import current_reading, is_simulated, simulated_message
+from enginecore_operator.plan.observed import CoreView, ObservedPod
+from enginecore_operator.plan.restart import given_up, restart_time
+from enginecore_wire.contract import EngineFacts
+from enginecore_wire.control import Phase
+
+PENDING = "Pending"
+BACK_OFF = "BackOff"
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What a status speaks of. `pod` is None while there is none that could serve;
+    `waiting` is the failure that holds the next start back.
+    """
+
+    pod: ObservedPod | None
+    epoch: int
+    spec: EngineCoreSpec
+    restarts: int
+    failure: Failure | None
+    waiting: Failure | None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Status, reason and message of a condition."""
+
+    status: bool
+    reason: Reason
+    message: str
+
+
+def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatus:
+    """Build the whole status."""
+    pod, spec = sight.pod, sight.spec
+    ip = pod.status.pod_ip if pod is not None and not pod.terminating else ""
+    verdicts = {
+        ConditionType.READY: _ready(sight),
+        ConditionType.SCHEDULED: _scheduled(pod),
+        ConditionType.FACTS_KNOWN: _facts_known(view, sight),
+    }
+    return EngineCoreStatus(
+        observed_generation=view.core.metadata.generation,
+        phase=_phase(view, sight),
+        epoch=sight.epoch,
+        input_address=names.tcp_address(ip, spec.transport.input_port),
+        output_address=names.tcp_address(ip, spec.transport.output_port),
+        pod=_pod_reference(view, sight),
+        restarts=sight.restarts,
+        failure=sight.failure,
+        engine=_engine(view, sight),
+        conditions=[_condition(view, kind, verdict, now) for kind, verdict in verdicts.items()],
+    )
+
+
+def build_refusal(view: CoreView, reason: Reason, message: str, now: datetime) -> EngineCoreStatus:
+    """Build the status of an EngineCore that cannot be served: all but Ready stays."""
+    before = view.core.status
+    verdict = Verdict(False, reason, message)
+    kept = [c for c in before.conditions if c.type != ConditionType.READY]
+    return msgspec.structs.replace(
+        before,
+        observed_generation=view.core.metadata.generation,
+        conditions=[_condition(view, ConditionType.READY, verdict, now), *kept],
+    )
+
+
+def _condition(view: CoreView, kind: ConditionType, verdict: Verdict, now: datetime) -> Condition:
+    return set_condition(
+        view.core.status.conditions,
+        kind,
+        verdict.status,
+        verdict.reason,
+        verdict.message,
+        now=now,
+        generation=view.core.metadata.generation,
+    )
+
+
+def _pod_reference(view: CoreView, sight: Sight) -> PodReference:
+    if sight.pod is None:
+        return PodReference(name=names.pod_name(view.core.metadata.name, sight.epoch))
+    pod = sight.pod
+    return PodReference(pod.metadata.name, pod.status.pod_ip, pod.spec.node_name)
+
+
+def _ready(sight: Sight) -> Verdict:
+    pod, failure = sight.pod, sight.waiting
+    if failure is not None:
+        tale = f"{failure.count} failures in a row, the last: {failure.reason}: {failure.message}"
+        if given_up(failure, sight.spec.restart):
+            return Verdict(False, Reason.RESTART_LIMIT, f"given up after {tale}")
+        start = restart_time(failure, sight.spec.restart).strftime("%H:%M:%S UTC")
+        return Verdict(False, Reason.BACK_OFF, f"starts again at {start}; {tale}")
+    if pod is None:
+        return Verdict(False, Reason.POD_PENDING, "the pod is being made")
+    if pod.ready:
+        return Verdict(True, Reason.POD_READY, "")
+    if pod.terminating:
+        return Verdict(False, Reason.DRAINING, "the pod is being deleted")
+    if pod.status.phase != "Running":
+        return Verdict(False, Reason.POD_PENDING, _waiting_text(pod))
+    return Verdict(False, Reason.POD_NOT_READY, "the engine is not ready yet")
+
+
+def _waiting_text(pod: ObservedPod) -> str:
+    for container in pod.status.container_statuses:
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason:
+            text = f": {waiting.message}" if waiting.message else ""
+            return f"container {container.name}: {waiting.reason}{text}"
+    return "the pod is not running yet"
+
+
+def _scheduled(pod: ObservedPod | None) -> Verdict:
+    if pod is None:
+        return Verdict(False, Reason.POD_MISSING, "there is no pod")
+    if pod.spec.node_name:
+        return Verdict(True, Reason.POD_SCHEDULED, "")
+    condition = pod.condition("PodScheduled")
+    message = condition.message if condition is not None else ""
+    return Verdict(False, Reason.UNSCHEDULABLE, message or "not scheduled yet")
+
+
+def _facts_known(view: CoreView, sight: Sight) -> Verdict:
+    pod = sight.pod
+    if _engine(view, sight) is not None:
+        return Verdict(True, Reason.FACTS_READ, "")
+    if pod is None:
+        return Verdict(False, Reason.POD_MISSING, "there is no pod")
+    if is_simulated(view, pod):
+        return Verdict(False, Reason.SIMULATED_NODE, simulated_message(pod.spec.node_name))
+    reading = current_reading(view, pod)
+    if reading is not None and reading.error:
+        return Verdict(False, Reason.NOT_ANSWERING, reading.error)
+    return Verdict(False, Reason.NOT_LOADED, "the engine has not told yet")
+
+
+def _engine(view: CoreView, sight: Sight) -> EngineFacts | None:
+    """Return the facts of the present epoch; those of another process do not count."""
+    pod = sight.pod
+    if pod is None:
+        return None
+    reading = current_reading(view, pod)
+    if reading is not None and reading.status is not None and reading.status.engine is not None:
+        return reading.status.engine
+    before = view.core.status
+    return before.engine if before.epoch == sight.epoch else None
+
+
+def _phase(view: CoreView, sight: Sight) -> str:
+    pod = sight.pod
+    if sight.waiting is not None:
+        return Phase.FAILED if given_up(sight.waiting, sight.spec.restart) else BACK_OFF
+    if pod is None:
+        return PENDING
+    if pod.terminating:
+        return Phase.DRAINING
+    if pod.ready:
+        return Phase.READY
+    if pod.status.phase != "Running":
+        return PENDING
+    reading = current_reading(view, pod)
+    if reading is None or reading.status is None:
+        return Phase.STARTING
+    # The pod's condition decides: between the engine's word and the kubelet's it still loads.
+    told = reading.status.phase
+    return Phase.LOADING if told == Phase.READY else told

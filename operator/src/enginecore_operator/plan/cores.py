@@ -1,0 +1,59 @@
+"""Build the EngineCores of an EngineCluster."""
+
+from typing import Any
+
+import msgspec
+
+from enginecore_operator.api import labels
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
+from enginecore_operator.plan import names
+from enginecore_operator.plan.observed import ObjectMeta
+from enginecore_operator.plan.rendering import owner_reference
+
+
+def core_spec(owner: ObjectMeta, spec: EngineClusterSpec, rank: int) -> EngineCoreSpec:
+    """Return the spec of the engine of one rank."""
+    shared = {
+        field.name: getattr(spec, field.name) for field in msgspec.structs.fields(EngineTemplate)
+    }
+    return EngineCoreSpec(
+        **shared,
+        rank=rank,
+        coordinator_address=names.coordinator_address(owner.name, owner.namespace),
+    )
+
+
+def spec_document(spec: EngineCoreSpec) -> dict[str, Any]:
+    """Write a spec as the API takes it: optional fields that are not set are absent."""
+    document: dict[str, Any] = _without_nulls(msgspec.to_builtins(spec))
+    return document
+
+
+def build_core(
+    owner: ObjectMeta, document: dict[str, Any], rank: int, revision: str
+) -> dict[str, Any]:
+    """Build the EngineCore of one rank; `document` is a spec_document of any rank."""
+    return {
+        "apiVersion": labels.API_VERSION,
+        "kind": labels.CORE_KIND,
+        "metadata": {
+            "name": names.core_name(owner.name, rank),
+            "namespace": owner.namespace,
+            "labels": {
+                **names.common_labels(owner.name),
+                labels.CLUSTER: owner.name,
+                labels.RANK: str(rank),
+                labels.REVISION: revision,
+            },
+            "ownerReferences": [owner_reference(labels.CLUSTER_KIND, owner)],
+        },
+        "spec": {**document, "rank": rank},
+    }
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,73 @@
+"""Restart policy: when a failed engine is started again, and when it is given up."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from enginecore_operator.api.conditions import (
+    ConditionType,
+    find_condition,
+    parse_timestamp,
+    precise_timestamp,
+)
+from enginecore_operator.api.status import EngineCoreStatus, Failure
+from enginecore_operator.api.v1alpha1 import Restart
+from enginecore_operator.plan.observed import ObservedPod
+
+STABLE_SECONDS: Final = 60.0
+"""An engine that was Ready for this long failed for a new cause: its failures count anew."""
+
+MESSAGE_LENGTH: Final = 2000
+
+
+def describe_end(pod: ObservedPod) -> tuple[str, str]:
+    """Return reason and message of a pod's end; the message ends with the engine's last log."""
+    end = pod.engine_end
+    if pod.status.reason:
+        return pod.status.reason, pod.status.message
+    if end is None:
+        return pod.status.phase or "Failed", pod.status.message
+    reason = end.reason or "Error"
+    log = end.message.strip()
+    text = f"engine exited {end.exit_code}" + (f"; its last output: {log}" if log else "")
+    return reason, text
+
+
+def record_failure(
+    pod: ObservedPod, status: EngineCoreStatus, revision: str, now: datetime
+) -> Failure:
+    """Count the failure of a pod: one more in a row, or the first of a new row."""
+    before = status.failure
+    reason, message = describe_end(pod)
+    in_a_row = before is not None and before.revision == revision and not _was_stable(status, now)
+    return Failure(
+        epoch=pod.epoch,
+        count=before.count + 1 if before is not None and in_a_row else 1,
+        time=precise_timestamp(now),
+        reason=reason,
+        message=_tail(message),
+        revision=revision,
+    )
+
+
+def given_up(failure: Failure, policy: Restart) -> bool:
+    """Tell whether the limit of failures in a row is reached."""
+    return failure.count >= policy.limit
+
+
+def restart_time(failure: Failure, policy: Restart) -> datetime:
+    """Return when the next pod may start: initialSeconds, doubled with each failure, capped."""
+    exponent = min(failure.count - 1, 32)
+    seconds = min(policy.initial_seconds * 2.0**exponent, policy.max_seconds)
+    return parse_timestamp(failure.time) + timedelta(seconds=seconds)
+
+
+def _was_stable(status: EngineCoreStatus, now: datetime) -> bool:
+    ready = find_condition(status.conditions, ConditionType.READY)
+    if ready is None or ready.status != "True" or not ready.last_transition_time:
+        return False
+    since = parse_timestamp(ready.last_transition_time)
+    return (now - since).total_seconds() >= STABLE_SECONDS
+
+
+def _tail(message: str) -> str:
+    return message if len(message) <= MESSAGE_LENGTH else f"…{message[-MESSAGE_LENGTH:]}"

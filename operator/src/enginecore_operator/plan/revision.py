@@ -1,0 +1,40 @@
+"""Revisions: a hash of what users wrote that decides how a pod is."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
+
+REVISION_LENGTH = 10
+
+
+def compute_revision(spec: EngineCoreSpec) -> str:
+    """Hash the part of a spec that a change of replaces pods: all but rank and restart.
+
+    Fields at their default are left out, so a new field in a new operator changes no hash.
+    """
+    relevant: dict[str, Any] = {}
+    for field in msgspec.structs.fields(spec):
+        if field.name not in ("rank", "restart"):
+            value = _without_defaults(getattr(spec, field.name), field)
+            if value is not None:
+                relevant[field.encode_name] = value
+    canonical = msgspec.json.encode(relevant, order="sorted")
+    return hashlib.sha256(canonical).hexdigest()[:REVISION_LENGTH]
+
+
+def _without_defaults(value: Any, field: msgspec.structs.FieldInfo) -> Any:
+    """Reduce a value to what differs from the field's default; None if nothing does."""
+    if isinstance(value, msgspec.Struct):
+        found = {}
+        for inner in msgspec.structs.fields(value):
+            reduced = _without_defaults(getattr(value, inner.name), inner)
+            if reduced is not None:
+                found[inner.encode_name] = reduced
+        return found or None
+    default = field.default
+    if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return None if value == default else msgspec.to_builtins(value)

@@ -1,0 +1,72 @@
+"""Settings of the operator, from environment variables; all have a default but namespace."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from enginecore_operator.plan.rendering import Rendering
+
+PREFIX: Final = "ENGINECORE_OPERATOR_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class SettingsError(ValueError):
+    """A variable is unknown, missing, or has a value that is out of range."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each field is read from ENGINECORE_OPERATOR_<FIELD>.
+
+    `namespace` holds the Lease. `namespaces` are those served, separated by commas; empty: all.
+    `http_port` 0 takes a free one.
+    """
+
+    namespace: Annotated[str, msgspec.Meta(min_length=1)]
+    namespaces: str = ""
+    identity: str = ""
+    lease_name: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore-operator"
+    torch_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/engine:0.1.0"
+    coordinator_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/operator:0.1.0"
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    http_host: str = ""
+    http_port: Port = 8080
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    resync_seconds: Annotated[float, msgspec.Meta(ge=1)] = 300.0
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def served_namespaces(self) -> tuple[str, ...]:
+        """Namespaces served; empty: all."""
+        return tuple(name.strip() for name in self.namespaces.split(",") if name.strip())
+
+    @property
+    def rendering(self) -> Rendering:
+        """What goes into the objects built."""
+        return Rendering(
+            torch_image=self.torch_image,
+            coordinator_image=self.coordinator_image,
+            image_pull_policy=self.image_pull_policy,
+        )
+
+
+def read_settings(environment: Mapping[str, str], *, identity: str) -> Settings:
+    """Read the settings; `identity` is used where none is set.
+
+    Raises SettingsError, which names the variable.
+    """
+    given: dict[str, Any] = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX)
+    }
+    try:
+        settings = msgspec.convert(given, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        name = f"{PREFIX}{path.rstrip('`').upper()}" if path else f"{PREFIX}*"
+        raise SettingsError(f"{name}: {message}") from error
+    if settings.identity:
+        return settings
+    return msgspec.structs.replace(settings, identity=identity)

@@ -1,0 +1,82 @@
+"""Put together from the cache all that bears on one object."""
+
+from enginecore_operator.api import labels
+from enginecore_operator.kube.cache import Cache
+from enginecore_operator.plan import names
+from enginecore_operator.plan.observed import (
+    ClusterView,
+    CoreView,
+    FactsReading,
+    ObservedCluster,
+    ObservedCore,
+    ObservedObject,
+    ObservedPod,
+)
+
+
+def read_core_view(
+    cache: Cache, namespace: str, name: str, reading: FactsReading | None = None
+) -> CoreView | None:
+    """Return what is known of an EngineCore, but for its nodes; None where there is none."""
+    core = cache.get(labels.CORE_KIND, namespace, name)
+    if not isinstance(core, ObservedCore):
+        return None
+    pods = [p for p in cache.children("Pod", namespace, name) if isinstance(p, ObservedPod)]
+    return CoreView(core=core, pods=pods, reading=reading)
+
+
+def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | None:
+    """Return what is known of an EngineCluster; None where there is none."""
+    cluster = cache.get(labels.CLUSTER_KIND, namespace, name)
+    if not isinstance(cluster, ObservedCluster):
+        return None
+    cores = {
+        core.metadata.name: core
+        for core in cache.children(labels.CORE_KIND, namespace, name)
+        if isinstance(core, ObservedCore)
+    }
+    # Cores of others that sit on a name of ours carry no label of ours.
+    for rank in range(int(cluster.spec.get("replicas", 0) or 0)):
+        taken = names.core_name(name, rank)
+        if taken not in cores:
+            core = cache.get(labels.CORE_KIND, namespace, taken)
+            if isinstance(core, ObservedCore):
+                cores[taken] = core
+    coordinator = names.coordinator_name(name)
+    return ClusterView(
+        cluster=cluster,
+        cores=list(cores.values()),
+        services=_objects(
+            cache, "Service", namespace, names.engines_service_name(name), coordinator
+        ),
+        deployments=_objects(cache, "Deployment", namespace, coordinator),
+        config_maps=_objects(cache, "ConfigMap", namespace, names.addresses_name(name)),
+    )
+
+
+def foreign_children(view: ClusterView) -> list[tuple[str, str]]:
+    """Return kind and name of objects on our names that are not ours.
+
+    Watches do not follow them, as they lack our labels.
+    """
+    uid = view.cluster.metadata.uid
+    groups = {
+        "Service": view.services,
+        "Deployment": view.deployments,
+        "ConfigMap": view.config_maps,
+    }
+    return [
+        (kind, name)
+        for kind, objects in groups.items()
+        for name, observed in objects.items()
+        if not observed.metadata.is_controlled_by(uid)
+    ]
+
+
+def _objects(cache: Cache, kind: str, namespace: str, *wanted: str) -> dict[str, ObservedObject]:
+    found = {}
+    for name in wanted:
+        view = cache.get(kind, namespace, name)
+        if isinstance(view, ObservedObject):
+            found[name] = view
+    return found
