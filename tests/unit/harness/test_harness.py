@@ -48,7 +48,7 @@ def run(tmp_path: Path, source: str, *options: str, skips: str = "", **env: str)
     leaks = tmp_path / "support" / "leaks.py"
     leaks.write_text(leaks.read_text().replace("SETTLE_SECONDS = 3.0", "SETTLE_SECONDS = 0.2"))
     config = (TESTS.parent / "pyproject.toml").read_text()
-    config = config.replace('pythonpath = ["tests"]', 'pythonpath = ["."]')
+    config = config.replace('pythonpath = ["tests"]', f'pythonpath = [".", "{TESTS}"]')
     (tmp_path / "pyproject.toml").write_text(config.replace('testpaths = ["tests"]', ""))
     (tmp_path / "skips.toml").write_text(skips)
     (tmp_path / "test_case.py").write_text(source)
