@@ -124,11 +124,23 @@ def _default_of(field: inspect.Field) -> Any:
     value = field.default
     if value is msgspec.NODEFAULT:
         value = field.default_factory()
-    if value is None or value in ([], {}, ""):
-        return msgspec.NODEFAULT
     if isinstance(value, msgspec.Struct):
-        return {}
-    return msgspec.to_builtins(value)
+        # Written out, as rules are checked on defaults before nested defaults are set.
+        return _without_empty(msgspec.to_builtins(value))
+    return msgspec.NODEFAULT if _is_empty(value) else msgspec.to_builtins(value)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value in ([], {}, "")
+
+
+def _without_empty(document: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what has no default of its own; nested objects stay, as they have one."""
+    return {
+        key: _without_empty(value) if isinstance(value, dict) and value else value
+        for key, value in document.items()
+        if not _is_empty(value)
+    }
 
 
 def _struct_schema(kind: inspect.StructType, *, defaults: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from enginecore_operator.kube.cache import Cache
 from enginecore_operator.kube.resources import WATCHED, Resource
 from enginecore_operator.metrics import OperatorMetrics
 
-SERVER_SECONDS: Final = 240.0
+SERVER_SECONDS: Final = 240
 """How long the server keeps one watch open."""
 CLIENT_SECONDS: Final = 270.0
 """After this a watch is given up even where the server says nothing."""
