@@ -243,6 +243,8 @@ def start_kwok(run: Run) -> None:
             "--manage-all-nodes=false",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
             f"--cidr={run.plan.kwok}",
+            # Without leases the node controller takes the nodes for lost after 50 s.
+            "--node-lease-duration-seconds=40",
             f"--config={KWOK_STAGES}",
         ],
     )
