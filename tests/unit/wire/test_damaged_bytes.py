@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
@@ -23,6 +23,7 @@ from enginecore_wire.requests import EngineCoreRequest, LoRARequest, SamplingPar
 from enginecore_wire.tensors import Tensor
 from enginecore_wire.validation import RequestLimits, check_request, checked_decoder, decode_problem
 
+SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=300)
 LOGPROBS = Logprobs(
     Tensor("<i4", (1, 2), bytes(8)), Tensor("<f4", (1, 2), bytes(8)), Tensor("<i4", (1,), bytes(4))
 )
@@ -83,11 +84,13 @@ def test_trailing_bytes_are_refused(kind, frames):
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in ENCODED] + [SamplingParams, Tensor])
+@SETTINGS
 @given(body=st.binary(max_size=200))
 def test_arbitrary_bytes(kind, body):
     _decode_or_refuse(kind, body, [b"aux"])
 
 
+@SETTINGS
 @given(
     which=st.sampled_from(ENCODED),
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),
@@ -101,6 +104,7 @@ def test_changed_bytes(which, changes, frames_left):
     _decode_or_refuse(kind, bytes(damaged), aux[:frames_left])
 
 
+@SETTINGS
 @given(changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4))
 def test_request_checks_answer_for_whatever_decodes(changes):
     body, *aux = ENCODED[0][1]
@@ -116,6 +120,7 @@ def test_request_checks_answer_for_whatever_decodes(changes):
     assert problem is None or problem.message.startswith(problem.field)
 
 
+@SETTINGS
 @given(
     which=st.sampled_from(CONTROL),
     type_byte=st.none() | st.sampled_from(sorted(CONTROL_TYPES)),
