@@ -17,7 +17,7 @@ from devcluster.locks import Progress, file_lock
 from devcluster.ociarchive import ImageConfig, write_archive
 from devcluster.packages import IMAGE_PACKAGES, ensure_packages
 
-_RECIPE_VERSION = 1
+_RECIPE_VERSION = 2
 _IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _AUTHORITY_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _PIP_OPTIONS = (
@@ -29,6 +29,8 @@ _PIP_OPTIONS = (
     "default-timeout",
     "retries",
 )
+# Of this boot only: it counts mounts.
+_RUN_ROOT = Path("/run/enginecore-devcluster/images")
 _REPORT_SECONDS = 20.0
 
 
@@ -82,8 +84,12 @@ class ImageStore:
             DevclusterError: it failed; the message holds the end of its output.
         """
         storage = self.folder / "storage"
-        command: list[str | Path] = ["buildah", "--root", storage, "--runroot", storage / "run"]
-        return _run([*command, *arguments], "buildah", progress)
+        command: list[str | Path] = ["buildah", "--root", storage, "--runroot", _RUN_ROOT]
+        try:
+            return _run([*command, *arguments], "buildah", progress)
+        finally:
+            # The overlay driver leaves its folder mounted on itself; busy while another one runs.
+            subprocess.run(["umount", storage / "overlay"], capture_output=True, check=False)
 
 
 def build_base(name: str, folder: Path, progress: Progress) -> Path:
@@ -191,6 +197,8 @@ def build_image(
         tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch,
     ):
         started = time.monotonic()
+        # What a build left that was killed.
+        store.buildah("rm", "--all")
         reference = base_reference(build.base)
         if not store.buildah("images", "--quiet", "--filter", f"reference={reference}"):
             progress(f"taking {reference} into the image store")
