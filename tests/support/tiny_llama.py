@@ -15,8 +15,25 @@ _KV_HEADS = 2
 _HEAD_DIM = _HIDDEN // _HEADS
 
 
-def write_tiny_llama(directory: Path, max_positions: int = 2048, seed: int = 0) -> Path:
-    """Write config.json and model.safetensors into `directory`; return it."""
+def write_tiny_llama(
+    directory: Path,
+    max_positions: int = 2048,
+    seed: int = 0,
+    *,
+    bias: bool = False,
+    tied: bool = False,
+    rope: dict[str, float | str] | None = None,
+) -> Path:
+    """Write config.json and model.safetensors into `directory`; return it.
+
+    Args:
+        directory: where to.
+        max_positions: longest sequence, in tokens.
+        seed: of the weights.
+        bias: give the attention's products a bias.
+        tied: use the embeddings as output matrix.
+        rope: what config.json says of rotary scaling.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(
         json.dumps(
@@ -33,7 +50,9 @@ def write_tiny_llama(directory: Path, max_positions: int = 2048, seed: int = 0) 
                 "rms_norm_eps": 1e-5,
                 "rope_theta": 10000.0,
                 "hidden_act": "silu",
-                "tie_word_embeddings": False,
+                "tie_word_embeddings": tied,
+                "attention_bias": bias,
+                "rope_scaling": rope,
                 "torch_dtype": "float32",
             }
         )
@@ -46,8 +65,9 @@ def write_tiny_llama(directory: Path, max_positions: int = 2048, seed: int = 0) 
     tensors = {
         "model.embed_tokens.weight": weights(VOCAB_SIZE, _HIDDEN),
         "model.norm.weight": np.ones(_HIDDEN, np.float32),
-        "lm_head.weight": weights(VOCAB_SIZE, _HIDDEN),
     }
+    if not tied:
+        tensors["lm_head.weight"] = weights(VOCAB_SIZE, _HIDDEN)
     for layer in range(_LAYERS):
         shapes = {
             "self_attn.q_proj": (_HEADS * _HEAD_DIM, _HIDDEN),
@@ -61,6 +81,8 @@ def write_tiny_llama(directory: Path, max_positions: int = 2048, seed: int = 0) 
         prefix = f"model.layers.{layer}."
         for name, shape in shapes.items():
             tensors[f"{prefix}{name}.weight"] = weights(*shape)
+            if bias and name.startswith("self_attn"):
+                tensors[f"{prefix}{name}.bias"] = weights(shape[0])
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{prefix}{name}.weight"] = np.ones(_HIDDEN, np.float32)
     save_file(tensors, directory / "model.safetensors")
