@@ -76,7 +76,7 @@ class ThreadResources:
 
     def wake(self) -> None:
         """Have the thread carry out what the core wants; the lock is held."""
-        if not self._awake and self.failure is None:
+        if not self._awake and self.failure is None and not self._waker.closed:
             self._awake = True
             with contextlib.suppress(zmq.Again):
                 self._waker.send(b"", zmq.NOBLOCK)
@@ -138,6 +138,7 @@ class ThreadResources:
             self._waker_read.close(0)
 
     def _end_callers(self) -> None:
-        self._shutdown.close(0)
-        self._waker.close(0)
+        with self.lock:
+            self._shutdown.close(0)
+            self._waker.close(0)
         self._context.term()
