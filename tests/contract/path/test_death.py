@@ -1,0 +1,134 @@
+"""Any process of a pod killed: every pending call of every client fails within a second."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from enginecore_client.errors import EngineDeadError
+from enginecore_wire.requests import EngineCoreRequest
+from support.eventually import eventually
+from support.faces import Face, params
+from support.pod import Pod, alive, client_addresses
+
+BUDGET_SECONDS = 1.0
+STREAMS = 8
+
+Make = Callable[..., Face]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4 * STREAMS) as pool:
+        yield pool
+
+
+def victim(pod: Pod, name: str) -> int:
+    """Return the pid of a process of the pod by its part in it."""
+    below = pod.engine_processes()
+    pids = {"server": pod.process.pid, "launcher": below[0], "engine": below[-1]}
+    return pids[name]
+
+
+@pytest.fixture
+def orphans() -> Iterator[list[int]]:
+    """Processes below a killed server, to kill at the end as the end of a pod would."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pending_calls(face: Face, threads: ThreadPoolExecutor, pod: Pod) -> list[Future[object]]:
+    """Start streams, a get_output and a call, none of which the engine will answer."""
+    streams = [face.generate([1, 2, 3], params(50)) for _ in range(STREAMS)]
+    calls: list[Future[object]] = [threads.submit(list, stream) for stream in streams]
+    held = pod.status().in_flight
+    face.add(EngineCoreRequest("queued", [1, 2, 3], sampling_params=params(50)))
+    calls.append(threads.submit(face.get_output))
+    eventually(lambda: pod.status().in_flight >= min(held + 1, STREAMS + 1))
+    return calls
+
+
+@pytest.mark.parametrize("name", ["engine", "launcher", "server"])
+def test_every_pending_call_fails_within_a_second(
+    name: str,
+    make_face: Make,
+    make_pod: Callable[..., Pod],
+    threads: ThreadPoolExecutor,
+    orphans: list[int],
+) -> None:
+    pod = make_pod("--launcher", "--ignore")
+    faces = [make_face(client_addresses([pod])) for _ in range(2)]
+    calls = [call for face in faces for call in pending_calls(face, threads, pod)]
+    eventually(lambda: pod.status().in_flight == len(faces) * (STREAMS + 1))
+    for face in faces:
+        calls.append(threads.submit(face.call, "collective_rpc", "hang"))
+    eventually(lambda: all(call.running() for call in calls))
+    orphans += pod.engine_processes()
+    os.kill(victim(pod, name), signal.SIGKILL)
+    killed = time.monotonic()
+    errors = [call.exception(timeout=10) for call in calls]
+    assert {type(error) for error in errors} == {EngineDeadError}
+    assert time.monotonic() - killed <= BUDGET_SECONDS
+    with pytest.raises(EngineDeadError):
+        list(faces[0].generate([1, 2, 3], params(4)))
+    if name != "server":
+        assert pod.process.wait(timeout=10) == 1
+        eventually(lambda: not any(map(alive, orphans)), deadline=2)
+
+
+def test_torch_engine_killed_amid_streams(
+    make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
+) -> None:
+    pod = make_pod(torch=True)
+    face = make_face(client_addresses([pod]))
+    streams = [face.generate([i + 1, 2, 3], params(1500)) for i in range(STREAMS)]
+    for stream in streams:
+        assert next(stream).new_token_ids
+    calls = [threads.submit(list, stream) for stream in streams]
+    os.kill(victim(pod, "engine"), signal.SIGKILL)
+    killed = time.monotonic()
+    assert {type(call.exception(timeout=10)) for call in calls} == {EngineDeadError}
+    assert time.monotonic() - killed <= BUDGET_SECONDS
+
+
+@pytest.mark.parametrize("order", ["dead", "die"])
+def test_engine_that_reports_its_death_or_just_exits(
+    order: str, make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
+) -> None:
+    pod = make_pod("--ignore")
+    face = make_face(client_addresses([pod]))
+    calls = pending_calls(face, threads, pod)
+    calls.append(threads.submit(face.call, "collective_rpc", order))
+    assert {type(call.exception(timeout=10)) for call in calls} == {EngineDeadError}
+    assert pod.process.wait(timeout=10) == 1
+
+
+def test_one_engine_of_two_dies_and_the_other_goes_on(
+    make_face: Make, make_pod: Callable[..., Pod], registry: CollectorRegistry
+) -> None:
+    pods = [make_pod("--tokens", "400", "--token-seconds", "0.005", rank=rank) for rank in (0, 1)]
+    face = make_face(client_addresses(pods), registry=registry)
+    streams = [face.generate([1, 2, 3], params(400), data_parallel_rank=rank) for rank in (0, 1)]
+    for stream in streams:
+        next(stream)
+    pods[0].kill()
+    with pytest.raises(EngineDeadError) as dead:
+        list(streams[0])
+    assert dead.value.engine == 0
+    assert sum(len(output.new_token_ids) for output in streams[1]) == 399
+    assert len(list(face.generate([1, 2, 3], params(4)))) == 4
+    ready = [
+        registry.get_sample_value(
+            "enginecore_client_engine_ready", {"model_name": "stub", "engine": str(rank)}
+        )
+        for rank in (0, 1)
+    ]
+    assert ready == [0, 1]
