@@ -30,7 +30,7 @@ demo: $(STAMP) ## From nothing to tokens on a real Kubernetes (or the one of KUB
 demo-down: $(STAMP) ## Remove every trace of the demo
 	PYTHONPATH=tests $(BIN)/python examples/demo down
 
-images: $(STAMP) ## Build the container images (buildah; kept in ~/.cache/enginecore/images)
+images: $(STAMP) ## Build the container images (buildah; kept in ~/.cache/enginecore)
 	PYTHONPATH=tests $(BIN)/python tests/support/images.py
 
 test: $(STAMP) ## Every tier that needs no vLLM, on a real Kubernetes it builds and starts itself

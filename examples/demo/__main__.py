@@ -24,7 +24,6 @@ from devcluster.errors import DevclusterError
 from devcluster.locations import Locations
 from support.checkpoint import fetch_checkpoint
 from support.images import build_images
-from support.steps import StepError
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "manifests/samples/smollm2.yaml"
@@ -63,14 +62,14 @@ def own_target(steps: Steps) -> Target:
     """Build what is missing and start the development cluster.
 
     Raises:
-        StepError, DevclusterError, subprocess.CalledProcessError: a step failed.
+        DevclusterError, subprocess.CalledProcessError: a step failed.
     """
+    locations = Locations.from_environment()
     with steps.step("Kubernetes: programs (built once, minutes the first time)"):
-        locations = Locations.from_environment()
         for tier in ("chart", "node"):
             binaries.build(binaries.TIERS[tier], locations.cache, steps.say)
     with steps.step("images"):
-        images = build_images(("operator", "engine"), steps.say)
+        images = build_images(("operator", "engine"), locations.images, steps.say)
     with steps.step("model: SmolLM2-135M-Instruct, 98 MB"):
         model = fetch_checkpoint().parent
         steps.say(str(model))
@@ -204,7 +203,7 @@ def main() -> int:
     steps = Steps()
     try:
         verbs[sys.argv[1]](steps)
-    except (StepError, DevclusterError) as error:
+    except DevclusterError as error:
         sys.stderr.write(f"\nfailed in step {steps.title!r}: {error}\n")
         return 1
     except subprocess.CalledProcessError as error:

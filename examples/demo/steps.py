@@ -4,8 +4,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from support.steps import seconds_since
-
 
 class Steps:
     """Counts and times steps; `title` is the one that runs or ran last."""
@@ -26,9 +24,15 @@ class Steps:
         print(f"   done in {seconds_since(started)}", flush=True)
 
     def say(self, line: str) -> None:
-        """Print one line of a step's progress."""
-        print(f"   {line}", flush=True)
+        """Print one line of a step's progress, with the time since the beginning."""
+        print(f"   {self.elapsed():>12}  {line}", flush=True)
 
     def elapsed(self) -> str:
         """Return the time since the beginning."""
         return seconds_since(self._started)
+
+
+def seconds_since(started: float) -> str:
+    """Return the time since `started` (monotonic seconds), as text such as 12 s or 1 min 5 s."""
+    elapsed = round(time.monotonic() - started)
+    return f"{elapsed} s" if elapsed < 60 else f"{elapsed // 60} min {elapsed % 60} s"

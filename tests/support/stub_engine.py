@@ -127,7 +127,8 @@ class StubEngine:
             wait = max(0.0, next_step - now) if self._running or self._waiting else 1.0
             self._receive(wait)
             if (self._running or self._waiting) and time.monotonic() >= next_step:
-                self._step()
+                for _ in range(self._options.steps):
+                    self._step()
                 next_step = time.monotonic() + self._options.token_seconds
         self._context.destroy(linger=2000)
 
@@ -187,14 +188,12 @@ class StubEngine:
         for dealer, _ in self._poller.poll(round(seconds * 1000)):
             while not self._deaf:
                 try:
-                    frames = dealer.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                try:
-                    self._take(frames)
+                    self._take(dealer.recv_multipart())
                 except (msgspec.MsgspecError, ValueError, IndexError) as error:
                     print(f"stub: input thread died: {error}", file=sys.stderr, flush=True)
                     self._deaf = True
+                if not dealer.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                    break
 
     def _take(self, frames: Sequence[bytes]) -> None:
         kind, body, aux = frames[0], frames[1], frames[2:]
@@ -342,6 +341,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8, help="most tokens per request")
     parser.add_argument("--payload-bytes", type=int, default=0, help="padding per output")
     parser.add_argument("--token-seconds", type=float, default=0.0, help="time of one step")
+    parser.add_argument("--steps", type=int, default=1, help="steps between looks at the input")
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--load-log", action="store_true", help="log while loading")
     parser.add_argument("--max-model-len", type=int, default=2048)
