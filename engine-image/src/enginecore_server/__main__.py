@@ -5,6 +5,7 @@ Exit codes: 0 stopped as asked, 1 the engine is lost, 2 the settings cannot be u
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(options.config, os.environ)
         vocab_size = vocabulary_size(config.model.path, config.model.vocab_size)
+        gc.freeze()
         return asyncio.run(serve(config, vocab_size, registry))
     except (ConfigError, UnknownVocabularyError, BindError, LinkError, AddressError) as error:
         text = f"enginecore-server: {error}"

@@ -201,8 +201,8 @@ class ClientDesk:
         if not isinstance(verdict, Add):
             self._reject(session, verdict)
             return
-        self._state.book.add(session, verdict.request_id, verdict.prompt_tokens, time.monotonic())
         self._forward(RequestType.ADD, verdict.body, frames)
+        self._state.book.add(session, verdict.request_id, verdict.prompt_tokens, time.monotonic())
 
     def _utility(self, session: Session, frames: list[zmq.Frame]) -> None:
         phase = self._state.phases.phase

@@ -11,7 +11,7 @@ import zmq
 from enginecore_server.desk import ClientDesk
 from enginecore_server.engine_link import EngineLink
 from enginecore_server.exposed import ExposedSockets
-from enginecore_server.heads import OutputHead, UtilityHead, decoder
+from enginecore_server.heads import OutputHead, OutputsHead, UtilityHead, decoder
 from enginecore_server.sessions import Request, Session
 from enginecore_server.state import ServerState
 from enginecore_server.tally import FINISH_NAMES
@@ -69,26 +69,22 @@ class OutputRelay:
         except (msgspec.DecodeError, RecursionError):
             self._unreadable(first)
             return
-        now = time.monotonic()
         session: Session | None = None
         for output in head.outputs:
             request = self._requests.get(output.request_id)
             if request is not None:
                 session = request.session
-                self._book(request, output, now)
-        if head.scheduler_stats is not None:
-            self._state.load.report(head.scheduler_stats, head.timestamp)
+                break
         if head.utility_output is not None:
             session = self._answered(self._link.slot_of(first), head.utility_output) or session
         if session is not None:
-            self.heard_at = now
-            self._tally.outputs_relayed += 1
             self._exposed.relay(session, first, rest)
+            self._tally.outputs_relayed += 1
         elif head.outputs:
-            self.heard_at = now
             self._tally.outputs_dropped += 1
-        elif head.scheduler_stats is not None:
-            self.heard_at = now
+        elif head.scheduler_stats is None:
+            return
+        self._book(head)
 
     def ask(self, method: str, answer: Callable[[UtilityHead], None]) -> None:
         """Make a utility call of the server's own.
@@ -102,7 +98,17 @@ class OutputRelay:
         call = UtilityCall(_OWN_SLOT, call_id, method, [])
         self._link.send(RequestType.UTILITY, _ENCODER.encode(call))
 
-    def _book(self, request: Request, output: OutputHead, now: float) -> None:
+    def _book(self, head: OutputsHead) -> None:
+        """Note what a message said; this comes after passing it on, which is urgent."""
+        self.heard_at = now = time.monotonic()
+        if head.scheduler_stats is not None:
+            self._state.load.report(head.scheduler_stats, head.timestamp)
+        for output in head.outputs:
+            request = self._requests.get(output.request_id)
+            if request is not None:
+                self._book_output(request, output, now)
+
+    def _book_output(self, request: Request, output: OutputHead, now: float) -> None:
         tally = self._tally
         if output.new_token_ids:
             tally.generation_tokens += len(output.new_token_ids)
