@@ -1,0 +1,104 @@
+"""The vocabulary size from the model's own files."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enginecore_server.model_facts import UnknownVocabularyError, vocabulary_size
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def entry(key: str, kind: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + value
+
+
+def strings(*items: str) -> bytes:
+    return struct.pack("<IQ", 8, len(items)) + b"".join(map(text, items))
+
+
+ARCHITECTURE = entry("general.architecture", 8, text("llama"))
+FLAG = entry("tokenizer.ggml.add_bos_token", 7, b"\x01")
+SCORES = entry("tokenizer.ggml.scores", 9, struct.pack("<IQ3f", 6, 3, 1.0, 2.0, 3.0))
+TOKENS = entry("tokenizer.ggml.tokens", 9, strings("<s>", "a", "b", "c"))
+MERGES = entry("tokenizer.ggml.merges", 9, strings("a b"))
+DECLARED = entry("llama.vocab_size", 4, struct.pack("<I", 77))
+
+
+def gguf(*entries: bytes, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (gguf(ARCHITECTURE, FLAG, SCORES, TOKENS), 4),
+        (gguf(ARCHITECTURE, MERGES, DECLARED), 77),
+        (gguf(DECLARED, TOKENS), 4),
+        (gguf(TOKENS, version=2), 4),
+    ],
+)
+def test_gguf_header_tells(tmp_path: Path, content: bytes, size: int) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    assert vocabulary_size(str(file), None) == size
+    assert vocabulary_size(str(tmp_path), None) == size
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"vocab_size": 49152}, 49152),
+        ({"text_config": {"vocab_size": 32000}}, 32000),
+        ({"vocab_size": None, "text_config": {"vocab_size": 5}}, 5),
+    ],
+)
+def test_config_json_tells(tmp_path: Path, config: dict[str, Any], size: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert vocabulary_size(str(tmp_path), None) == size
+
+
+def test_the_settings_win(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 10}')
+    assert vocabulary_size(str(tmp_path), 99) == 99
+    assert vocabulary_size("some/hub-id", 99) == 99
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"GGUF",
+        b"JUNK" + bytes(100),
+        gguf(TOKENS, version=1),
+        gguf(ARCHITECTURE),
+        gguf(TOKENS)[:-200],
+        gguf(entry("x", 99, b"")),
+        gguf(text("k") + struct.pack("<IQ", 8, 1 << 60)),
+    ],
+    ids=["empty", "magic-only", "junk", "old", "silent", "cut", "unknown-type", "absurd-length"],
+)
+def test_damaged_files_are_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    with pytest.raises(UnknownVocabularyError, match=r"model\.vocab_size"):
+        vocabulary_size(str(file), None)
+
+
+@pytest.mark.parametrize("files", [{}, {"config.json": "{}"}, {"config.json": "{"}])
+def test_silent_directories_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UnknownVocabularyError, match=str(tmp_path)):
+        vocabulary_size(str(tmp_path), None)
+
+
+def test_a_path_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UnknownVocabularyError, match="no such file"):
+        vocabulary_size("org/name", None)

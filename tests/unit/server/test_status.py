@@ -1,0 +1,32 @@
+"""The status document and its short form."""
+
+import msgspec
+
+from enginecore_server.state import ServerState
+from enginecore_server.status import TERMINATION_BYTES, Ports, server_status, termination_message
+from enginecore_wire.contract import ModelConfig, ServerConfig, ServerStatus
+from enginecore_wire.control import Phase
+
+
+def failed_state() -> ServerState:
+    config = ServerConfig(name="smollm-0", model=ModelConfig("/m"), epoch=4)
+    state = ServerState(config, 100, 0)
+    state.phases.enter(Phase.FAILED, "EngineExited", "the engine's process exited with code 1")
+    return state
+
+
+def test_status_says_phase_reason_and_ports() -> None:
+    status = server_status(failed_state(), Ports(1, 2, 3), ["last words"])
+    assert (status.phase, status.reason, status.epoch) == ("Failed", "EngineExited", 4)
+    assert (status.input_port, status.output_port, status.http_port) == (1, 2, 3)
+    assert status.log_tail == ["last words"]
+    assert [record.phase for record in status.phases] == ["Starting", "Failed"]
+
+
+def test_the_termination_message_keeps_the_last_lines_that_fit() -> None:
+    lines = [f"{number} " + "x" * 200 for number in range(50)]
+    text = termination_message(server_status(failed_state(), Ports(), lines))
+    kept = msgspec.json.decode(text, type=ServerStatus).log_tail
+    assert len(text) <= TERMINATION_BYTES
+    assert 10 <= len(kept) < 50
+    assert kept == lines[-len(kept) :]
