@@ -61,6 +61,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     UPDATED = "Updated"
     ENGINE_READY = "EngineReady"
+    ENGINE_NOT_READY = "EngineNotReady"
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel"):

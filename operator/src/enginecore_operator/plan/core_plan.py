@@ -148,10 +148,11 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
         if facts_pending(view, current):
             requeue = FACTS_PERIOD
     stage = (*_retire_address(situation), *_remove_older(situation))
+    news = _failure_events(situation) or _ready_events(view.core.status, status)
     return Plan(
         status=status,
         stages=(stage,) if stage else (),
-        events=(*_failure_events(situation), *_ready_events(view.core.status, status)),
+        events=news,
         ask=ask,
         requeue_after=requeue,
     )
@@ -244,9 +245,14 @@ def _failure_events(situation: _Situation) -> tuple[Event, ...]:
 
 
 def _ready_events(before: EngineCoreStatus, after: EngineCoreStatus) -> tuple[Event, ...]:
-    ready = ConditionType.READY
-    if is_true(after.conditions, ready) and not is_true(before.conditions, ready):
+    """Tell when an engine becomes Ready, and when it ceases to be so in the same epoch."""
+    was = is_true(before.conditions, ConditionType.READY)
+    now = is_true(after.conditions, ConditionType.READY)
+    if now and not was:
         return (Event(Reason.ENGINE_READY, f"Epoch {after.epoch} is ready"),)
+    if was and not now and before.epoch == after.epoch:
+        text = f"Epoch {after.epoch} is no longer ready"
+        return (Event(Reason.ENGINE_NOT_READY, text, "Warning"),)
     return ()
 
 

@@ -1,0 +1,103 @@
+"""Specs that are refused, and the path of the field to blame: at admission and in the operator."""
+
+from typing import Any, NamedTuple
+
+
+class Refused(NamedTuple):
+    """One change of a valid EngineCluster spec that makes it invalid."""
+
+    name: str
+    change: dict[str, Any]
+    path: str
+
+
+CUSTOM = {"type": "custom", "image": "mine:1", "command": ["run"]}
+
+
+def _template(**spec: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": spec}}
+
+
+REFUSED = [
+    Refused("negative replicas", {"replicas": -1}, "spec.replicas"),
+    Refused("too many replicas", {"replicas": 5000}, "spec.replicas"),
+    Refused("replicas of another type", {"replicas": "two"}, "spec.replicas"),
+    Refused("port 0", {"transport": {"inputPort": 0}}, "spec.transport.inputPort"),
+    Refused("port 70000", {"transport": {"httpPort": 70000}}, "spec.transport.httpPort"),
+    Refused(
+        "input and output port equal",
+        {"transport": {"inputPort": 6000, "outputPort": 6000}},
+        "spec.transport.outputPort",
+    ),
+    Refused(
+        "http port equals a default", {"transport": {"httpPort": 5557}}, "spec.transport.httpPort"
+    ),
+    Refused("no clients", {"transport": {"maxClients": 0}}, "spec.transport.maxClients"),
+    Refused("unknown runtime", {"runtime": {"type": "llamacpp"}}, "spec.runtime.type"),
+    Refused("empty model name", {"model": {"name": ""}}, "spec.model.name"),
+    Refused("no model name", {"model": {"servedName": "x"}}, "spec.model"),
+    Refused("two sources", {"model": {"name": "m", "source": {
+        "hostPath": "/m", "pvc": {"claimName": "c"}}}}, "spec.model.source"),
+    Refused("no source", {"model": {"name": "m", "source": {}}}, "spec.model.source"),
+    Refused(
+        "relative host path",
+        {"model": {"name": "m", "source": {"hostPath": "models"}}},
+        "spec.model.source.hostPath",
+    ),
+    Refused("vocabulary of nothing", {"model": {"name": "m", "vocabSize": 0}},
+            "spec.model.vocabSize"),
+    Refused("custom without image", {"runtime": {"type": "custom", "command": ["run"]}},
+            "spec.runtime.image"),
+    Refused("custom without command", {"runtime": {"type": "custom", "image": "mine:1"}},
+            "spec.runtime.command"),
+    Refused("torch with command", {"runtime": {"command": ["run"]}}, "spec.runtime.command"),
+    Refused(
+        "a variable of the operator",
+        {"runtime": {"env": [{"name": "ENGINECORE_CONFIG", "value": "{}"}]}},
+        "spec.runtime.env[0].name",
+    ),
+    Refused("negative accelerators", {"accelerator": {"count": -1}}, "spec.accelerator.count"),
+    Refused("accelerator without domain", {"accelerator": {"name": "gpu"}},
+            "spec.accelerator.name"),
+    Refused("bad quantity", {"resources": {"limits": {"memory": "lots"}}},
+            "spec.resources.limits"),
+    Refused("negative quantity", {"resources": {"requests": {"cpu": "-1"}}},
+            "spec.resources.requests"),
+    Refused("no drain deadline", {"drain": {"deadlineSeconds": 0}}, "spec.drain.deadlineSeconds"),
+    Refused(
+        "lost before the next ping",
+        {"liveness": {"pingSeconds": 5, "lostAfterSeconds": 4}},
+        "spec.liveness.lostAfterSeconds",
+    ),
+    Refused("ping never", {"liveness": {"pingSeconds": 0}}, "spec.liveness.pingSeconds"),
+    Refused(
+        "largest wait below the first",
+        {"restart": {"initialSeconds": 10, "maxSeconds": 5}},
+        "spec.restart.maxSeconds",
+    ),
+    Refused("no attempt", {"restart": {"limit": 0}}, "spec.restart.limit"),
+    Refused("rollout of nothing", {"rollout": {"maxUnavailable": 0}},
+            "spec.rollout.maxUnavailable"),
+    Refused(
+        "a label of the operator",
+        {"podTemplate": {"metadata": {"labels": {"enginecore.dev/rank": "7"}}}},
+        "spec.podTemplate.metadata.labels",
+    ),
+    Refused("a volume of the operator", _template(volumes=[{"name": "dshm", "emptyDir": {}}]),
+            "spec.podTemplate.spec.volumes[0].name"),
+    Refused(
+        "an init container named like the engine",
+        _template(initContainers=[{"name": "engine", "image": "x"}]),
+        "spec.podTemplate.spec.initContainers[0].name",
+    ),
+    Refused(
+        "another image for the engine",
+        _template(containers=[{"name": "engine", "image": "x"}]),
+        "spec.podTemplate.spec.containers[0].image",
+    ),
+    Refused(
+        "a container without a name",
+        _template(containers=[{"image": "x"}]),
+        "spec.podTemplate.spec.containers[0].name",
+    ),
+]  # fmt: skip

@@ -1,0 +1,291 @@
+"""One EngineCluster, pass by pass."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from enginecore_operator.api.conditions import Condition
+from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
+from enginecore_operator.plan.actions import Apply, Create, Delete, Plan
+from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
+from support.operator_objects import (
+    NAMESPACE,
+    cluster_spec,
+    condition_of,
+    created,
+    observed_cluster,
+    observed_core,
+    plan_for_cluster,
+    told,
+)
+
+
+class ClusterStory:
+    """One EngineCluster told pass by pass: what a plan makes is seen by the next one."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.cluster = observed_cluster(cluster_spec(**spec))
+        self.cores: dict[str, ObservedCore] = {}
+        self.objects: dict[str, dict[str, ObservedObject]] = {
+            "Service": {},
+            "Deployment": {},
+            "ConfigMap": {},
+        }
+
+    def plan(self) -> Plan:
+        view = ClusterView(
+            cluster=self.cluster,
+            cores=list(self.cores.values()),
+            services=self.objects["Service"],
+            deployments=self.objects["Deployment"],
+            config_maps=self.objects["ConfigMap"],
+        )
+        plan = plan_for_cluster(view)
+        assert isinstance(plan.status, EngineClusterStatus)
+        self.cluster = msgspec.structs.replace(self.cluster, status=plan.status)
+        for action in (action for stage in plan.stages for action in stage):
+            match action:
+                case Create() | Apply():
+                    self.take(action.manifest)
+                case Delete():
+                    del self.cores[action.ref.name]
+        return plan
+
+    def take(self, manifest: dict[str, Any]) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        meta = {**manifest["metadata"], "uid": f"uid-{kind}-{name}"}
+        if kind == "EngineCore":
+            before = self.cores.get(name)
+            changed = before is None or before.spec != manifest["spec"]
+            generation = (before.metadata.generation if before else 0) + changed
+            raw = {**manifest, "metadata": {**meta, "generation": generation}}
+            core = msgspec.convert(raw, ObservedCore)
+            status = before.status if before else EngineCoreStatus()
+            self.cores[name] = msgspec.structs.replace(core, status=status)
+        else:
+            view = ObservedObject(msgspec.convert(meta, ObjectMeta), manifest)
+            self.objects[kind][name] = view
+
+    def ready(self, *ranks: int) -> None:
+        """Let engines become Ready with the spec they have."""
+        for rank in ranks:
+            name = f"smollm-{rank}"
+            core = self.cores[name]
+            status = EngineCoreStatus(
+                observed_generation=core.metadata.generation,
+                input_address=f"tcp://10.0.0.{rank}:5557",
+                output_address=f"tcp://10.0.0.{rank}:5558",
+                conditions=[Condition("Ready", "True", "PodReady")],
+            )
+            self.cores[name] = msgspec.structs.replace(core, status=status)
+
+    def change_spec(self, **spec: Any) -> None:
+        meta = self.cluster.metadata
+        self.cluster = msgspec.structs.replace(
+            self.cluster,
+            spec=cluster_spec(**spec),
+            metadata=msgspec.structs.replace(meta, generation=meta.generation + 1),
+        )
+
+    @property
+    def status(self) -> EngineClusterStatus:
+        return self.cluster.status
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        return condition_of(self.status, kind)
+
+
+def names(plan: Plan, kind: type) -> list[str]:
+    found = []
+    for action in (action for stage in plan.stages for action in stage):
+        if isinstance(action, kind):
+            ref = getattr(action, "ref", None)
+            found.append(ref.name if ref else action.manifest["metadata"]["name"])  # type: ignore[union-attr]
+    return found
+
+
+def settled(replicas: int, **spec: Any) -> ClusterStory:
+    """Return the story of a cluster whose engines are all Ready."""
+    story = ClusterStory(replicas=replicas, **spec)
+    story.plan()
+    story.ready(*range(replicas))
+    story.plan()
+    return story
+
+
+def test_first_pass_creates_everything() -> None:
+    story = ClusterStory(replicas=2)
+    plan = story.plan()
+    assert sorted(names(plan, Create)) == [
+        "smollm-0",
+        "smollm-1",
+        "smollm-client-addresses",
+        "smollm-coordinator",
+        "smollm-coordinator",
+        "smollm-engines",
+    ]
+    assert told(plan) == ["Created"]
+    assert story.condition("Available") == ("False", "ReplicasNotReady")
+    for manifest in created(plan):
+        (owner,) = manifest["metadata"]["ownerReferences"]
+        assert owner["uid"] == "uid-smollm"
+        assert owner["controller"]
+        assert "blockOwnerDeletion" not in owner
+        assert "finalizers" not in manifest["metadata"]
+
+
+def test_settled_cluster_is_left_alone() -> None:
+    story = settled(3)
+    plan = story.plan()
+    assert plan.stages == ()
+    assert plan.events == ()
+    assert story.condition("Available") == ("True", "AllReplicasReady")
+    assert story.condition("Progressing") == ("False", "Settled")
+    assert story.condition("Degraded") == ("False", "AsExpected")
+    status = story.status
+    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (3, 3, 3)
+    assert status.selector == "enginecore.dev/cluster=smollm,enginecore.dev/component=engine"
+
+
+def test_client_addresses() -> None:
+    story = ClusterStory(replicas=3)
+    story.plan()
+    service = story.objects["Service"]["smollm-coordinator"]
+    raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": "fd00::10"}}
+    story.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
+    story.ready(0, 2)
+    story.plan()
+    addresses = story.status.client_addresses
+    assert addresses.input_address == ["tcp://10.0.0.0:5557", "", "tcp://10.0.0.2:5557"]
+    assert addresses.output_address == ["tcp://10.0.0.0:5558", "", "tcp://10.0.0.2:5558"]
+    assert addresses.stats_update_address == "tcp://[fd00::10]:5560"
+    data = story.objects["ConfigMap"]["smollm-client-addresses"].raw["data"]
+    assert msgspec.json.decode(data["client_addresses.json"]) == msgspec.to_builtins(addresses)
+    named = msgspec.json.decode(data["client_addresses_dns.json"])
+    assert named["input_address"][1] == f"tcp://smollm-1.smollm-engines.{NAMESPACE}.svc:5557"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "made", "removed"),
+    [
+        (1, 3, ["smollm-1", "smollm-2"], []),
+        (3, 1, [], ["smollm-2", "smollm-1"]),
+        (2, 0, [], ["smollm-1", "smollm-0"]),
+        (0, 1, ["smollm-0"], []),
+    ],
+)
+def test_scale(before: int, after: int, made: list[str], removed: list[str]) -> None:
+    story = settled(before)
+    story.change_spec(replicas=after)
+    plan = story.plan()
+    assert names(plan, Create) == made
+    assert names(plan, Delete) == removed
+    story.ready(*range(after))
+    story.plan()
+    assert story.status.replicas == after
+    assert len(story.status.client_addresses.input_address) == after
+
+
+def test_scaled_to_zero() -> None:
+    story = settled(0)
+    assert story.condition("Available") == ("False", "ScaledToZero")
+    assert story.condition("Progressing") == ("False", "Settled")
+
+
+def test_rollout_goes_one_by_one_from_the_highest_rank() -> None:
+    story = settled(3)
+    story.change_spec(replicas=3, runtime={"image": "new:2"})
+    for rank in (2, 1, 0):
+        plan = story.plan()
+        assert names(plan, Apply) == [f"smollm-{rank}"]
+        assert told(plan) == ["Updated"]
+        assert f"smollm-{rank}: spec.runtime.image: '' -> 'new:2'" in plan.events[0].message
+        assert story.condition("Progressing") == ("True", "RollingOut")
+        assert story.plan().stages == ()
+        story.ready(rank)
+    story.plan()
+    assert story.plan().stages == ()
+    assert story.condition("Progressing") == ("False", "Settled")
+
+
+def test_rollout_to_a_broken_spec_is_mended_by_the_next() -> None:
+    story = settled(3)
+    story.change_spec(replicas=3, runtime={"image": "broken:2"})
+    story.plan()
+    assert story.plan().stages == ()
+    story.change_spec(replicas=3, runtime={"image": "good:3"})
+    assert names(story.plan(), Apply) == ["smollm-2"]
+
+
+def test_paused_rollout_still_scales() -> None:
+    story = settled(2)
+    story.change_spec(replicas=3, runtime={"image": "new:2"}, rollout={"paused": True})
+    plan = story.plan()
+    assert names(plan, Create) == ["smollm-2"]
+    assert names(plan, Apply) == ["smollm-client-addresses"]
+    story.ready(0, 1, 2)
+    story.plan()
+    assert story.condition("Progressing") == ("False", "Paused")
+
+
+def test_change_that_replaces_no_pod_reaches_all_at_once() -> None:
+    story = settled(3)
+    story.change_spec(replicas=3, restart={"limit": 3})
+    plan = story.plan()
+    assert sorted(names(plan, Apply)) == ["smollm-0", "smollm-1", "smollm-2"]
+    assert plan.events == ()
+
+
+def test_edited_child_is_brought_back() -> None:
+    story = settled(2)
+    core = story.cores["smollm-1"]
+    story.cores["smollm-1"] = msgspec.structs.replace(
+        core, spec={**core.spec, "drain": {"deadlineSeconds": 1}}
+    )
+    deployment = story.objects["Deployment"]["smollm-coordinator"]
+    raw = {**deployment.raw, "spec": {**deployment.raw["spec"], "replicas": 5}}
+    story.objects["Deployment"]["smollm-coordinator"] = ObservedObject(deployment.metadata, raw)
+    assert sorted(names(story.plan(), Apply)) == ["smollm-1", "smollm-coordinator"]
+
+
+def test_names_of_others_are_left_alone() -> None:
+    story = ClusterStory(replicas=1)
+    story.cores["smollm-0"] = observed_core(name="smollm-0")
+    meta = ObjectMeta(name="smollm-engines", namespace=NAMESPACE, uid="other")
+    story.objects["Service"]["smollm-engines"] = ObservedObject(meta, {"metadata": {}})
+    plan = story.plan()
+    assert "smollm-0" not in names(plan, Create)
+    assert "smollm-engines" not in [*names(plan, Create), *names(plan, Apply)]
+    assert "NameTaken" in told(plan)
+    assert story.condition("Degraded") == ("True", "NameTaken")
+    degraded = next(c for c in story.status.conditions if c.type == "Degraded")
+    assert "Service smollm-engines, EngineCore smollm-0" in degraded.message
+
+
+def test_given_up_engine_degrades_the_cluster() -> None:
+    story = settled(2)
+    core = story.cores["smollm-1"]
+    bad = Condition("Ready", "False", "RestartLimitReached", "given up after 10 failures")
+    status = msgspec.structs.replace(core.status, conditions=[bad])
+    story.cores["smollm-1"] = msgspec.structs.replace(core, status=status)
+    story.plan()
+    assert story.condition("Degraded") == ("True", "EngineFailed")
+    assert story.condition("Available") == ("False", "ReplicasNotReady")
+
+
+def test_invalid_spec_touches_nothing() -> None:
+    story = settled(2)
+    story.change_spec(replicas=2, model={"name": ""})
+    plan = story.plan()
+    assert plan.stages == ()
+    assert story.condition("Degraded") == ("True", "InvalidSpec")
+    assert story.status.client_addresses.input_address[0]
+    assert story.plan().events == ()
+
+
+def test_cluster_being_deleted_is_left_alone() -> None:
+    story = ClusterStory()
+    meta = msgspec.structs.replace(story.cluster.metadata, deletion_timestamp="2026-01-01T0:0:0Z")
+    story.cluster = msgspec.structs.replace(story.cluster, metadata=meta)
+    assert story.plan().stages == ()

@@ -1,0 +1,40 @@
+"""Which engines get a new spec."""
+
+import pytest
+
+from enginecore_operator.api.v1alpha1 import Rollout
+from enginecore_operator.plan.rollout import EngineState, choose_updates
+
+
+def engines(pattern: str) -> list[EngineState]:
+    """Read one letter for each rank: R ready, D down; capital outdated, small updated."""
+    return [
+        EngineState(rank, ready=letter in "Rr", updated=letter.islower())
+        for rank, letter in enumerate(pattern)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "missing", "max_unavailable", "chosen"),
+    [
+        ("RRRR", 0, 1, [3]),
+        ("RRRd", 0, 1, []),
+        ("RRRr", 0, 1, [2]),
+        ("RRRR", 0, 2, [3, 2]),
+        ("RRRd", 0, 2, [2]),
+        ("rrrr", 0, 1, []),
+        ("RRRR", 1, 1, []),
+        ("RDRR", 0, 1, [1]),
+        ("DDRR", 0, 1, [1, 0]),
+        ("DRRd", 0, 2, [0]),
+        ("RRRR", 0, 9, [3, 2, 1, 0]),
+        ("", 0, 1, []),
+    ],
+)
+def test_choice(pattern: str, missing: int, max_unavailable: int, chosen: list[int]) -> None:
+    policy = Rollout(max_unavailable=max_unavailable)
+    assert choose_updates(engines(pattern), missing, policy) == chosen
+
+
+def test_paused() -> None:
+    assert choose_updates(engines("RDRR"), 0, Rollout(paused=True)) == []

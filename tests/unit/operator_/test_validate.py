@@ -1,0 +1,48 @@
+"""The operator refuses what admission refuses, with the same paths."""
+
+import pytest
+
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec
+from enginecore_operator.api.validate import InvalidSpecError, read_spec
+from support.invalid_specs import REFUSED, Refused
+from support.operator_objects import cluster_spec
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_refused_with_path(case: Refused) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        read_spec(cluster_spec(**case.change), EngineClusterSpec)
+    assert str(caught.value).startswith(case.path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"replicas": 0},
+        {"accelerator": {"count": 0}},
+        {"runtime": {"type": "custom", "image": "mine:1", "command": ["run"]}},
+        {"resources": {"limits": {"cpu": 2, "memory": "1.5Gi"}, "requests": {"cpu": "500m"}}},
+        {"model": {"name": "m", "source": {"pvc": {"claimName": "models", "path": "a/b"}}}},
+        {"fieldOfALaterVersion": True},
+    ],
+    ids=str,
+)
+def test_accepted(change: dict[str, object]) -> None:
+    read_spec(cluster_spec(**change), EngineClusterSpec)
+
+
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        ({"env": [{"name": "ENGINECORE_POD_IP", "value": "x"}]}, "env[0].name"),
+        ({"volumeMounts": [{"name": "tmp", "mountPath": "/x"}]}, "volumeMounts[0].name"),
+        ({"livenessProbe": {}}, "livenessProbe"),
+    ],
+)
+def test_engine_container_is_guarded(engine: dict[str, object], path: str) -> None:
+    container = {"name": "engine", **engine}
+    spec = cluster_spec(podTemplate={"spec": {"containers": [container]}})
+    with pytest.raises(InvalidSpecError) as caught:
+        read_spec(spec, EngineClusterSpec)
+    assert str(caught.value).startswith(f"spec.podTemplate.spec.containers[0].{path}")
