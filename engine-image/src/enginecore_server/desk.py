@@ -125,11 +125,14 @@ class ClientDesk:
             self.exposed.send(session, frames, engine_message=False)
 
     def welcome(self, session: Session) -> None:
-        """Tell a session how the engine is: READY, or its phase."""
+        """Tell a session how the engine is: READY and its load, or its phase."""
         if not self._state.phases.accepts_clients:
             self.tell(session, replies.phase_change(self._state))
             return
         self.tell(session, replies.ready(self._state, session))
+        # Loads are told when they change: without this, an idle engine would look unknown.
+        load = self._state.load.current(self._state.in_flight)
+        self.tell(session, replies.stats(self._state, load))
 
     def end_session(self, session: Session, reason: str) -> None:
         """Abort a session's requests and let its slot go once the engine has done so."""

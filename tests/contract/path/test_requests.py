@@ -149,3 +149,10 @@ def test_idle_engine_reads_zero_and_counts_what_it_did(
     counted = registry.get_sample_value("enginecore_client_generation_tokens_total", labels)
     assert counted == 25
     assert 'vllm:num_requests_running{engine="0"' in pod.metrics()
+
+
+def test_engine_that_never_worked_for_this_client_reads_zero(
+    face: Face, pod: Pod, registry: CollectorRegistry
+) -> None:
+    labels = {"model_name": pod.config.model.served_name, "engine": "0"}
+    eventually(lambda: registry.get_sample_value("vllm:num_requests_running", labels) == 0)
