@@ -62,9 +62,11 @@ def test_the_operators_rights(
     namespace: str,
     allowed: bool,
 ) -> None:
+    kind, _, subresource = resource.partition("/")
     scope = [f"--namespace={namespace}"] if namespace else []
+    scope += [f"--subresource={subresource}"] if subresource else []
     done = chart_cluster.kubectl(
-        "auth", "can-i", verb, resource, f"--as={ACCOUNT}", *scope, check=False
+        "auth", "can-i", verb, kind, f"--as={ACCOUNT}", *scope, check=False
     )
     assert done.stdout.strip() == ("yes" if allowed else "no"), done.stderr
 
@@ -99,6 +101,23 @@ kind: EngineCluster
 metadata: {name: kept, namespace: default}
 spec: {replicas: 0, model: {name: m}}
 """
+
+
+def test_with_namespaces_it_has_rights_in_no_other(
+    chart_cluster: ClusterHandle, cluster_helm: Helm, release: None
+) -> None:
+    chart_cluster.kubectl("create", "namespace", "served")
+    upgrade = ("upgrade", "enginecore", str(CHART), f"--namespace={NAMESPACE}")
+    cluster_helm.run(*upgrade, "--set=operator.namespaces={served}")
+    may = {
+        namespace: chart_cluster.kubectl(
+            "auth", "can-i", "create", "pods", f"--as={ACCOUNT}", f"--namespace={namespace}",
+            check=False,
+        ).stdout.strip()
+        for namespace in ("served", "default", NAMESPACE)
+    }  # fmt: skip
+    cluster_helm.run(*upgrade)
+    assert may == {"served": "yes", "default": "no", NAMESPACE: "no"}
 
 
 def test_clusters_outlive_the_release(

@@ -22,7 +22,7 @@ def test_lint(helm: Helm, scenario: str) -> None:
 
 @pytest.fixture(scope="module")
 def namespaces(chart_cluster: ClusterHandle) -> None:
-    for name in (NAMESPACE, "monitoring"):
+    for name in (NAMESPACE, "monitoring", "inference", "staging"):
         chart_cluster.kubectl("create", "namespace", name)
 
 
