@@ -5,6 +5,7 @@ Start at AsyncMPClient (asyncio) or SyncMPClient (threads); docs/client.md is th
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._aio import AsyncMPClient
+from enginecore_client._cluster import ClusterSource
 from enginecore_client._metrics import start_metrics_server
 from enginecore_client._sources import AddressSource, FileSource, StaticSource
 from enginecore_client._streams import AsyncStream, SyncStream
@@ -36,6 +37,7 @@ __all__ = [
     "AsyncStream",
     "ClientAddresses",
     "ClientClosedError",
+    "ClusterSource",
     "EngineCoreError",
     "EngineCoreOutput",
     "EngineCoreOutputs",

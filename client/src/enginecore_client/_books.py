@@ -44,6 +44,7 @@ class RequestRecord:
 
     `sink` is where its outputs go: the shell's stream, or None for get_output. Times are
     seconds of the monotonic clock. `request` is kept for records that may be sent again.
+    `engine` is the rank it was last given to.
     """
 
     request_id: str
@@ -58,6 +59,7 @@ class RequestRecord:
     attempts: int = 0
     sent: bool = False
     link: int | None = None
+    engine: int | None = None
 
 
 @dataclass(slots=True, eq=False)

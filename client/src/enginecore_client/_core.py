@@ -324,7 +324,8 @@ class ClientCore:
         connection.requests[internal_id] = record
         connection.outbox.append(Outgoing(frames, record))
         self._sendable.add(connection.link)
-        self._ledger.events.append(RequestAdded(self._fleet.rank(connection), record))
+        record.engine = self._fleet.rank(connection)
+        self._ledger.events.append(RequestAdded(record.engine, record))
 
     def _choose(self, rank: int | None, now: float) -> Connection:
         working = self._fleet.working()

@@ -31,6 +31,11 @@ class SyncStream:
         """Return the request's id."""
         return self._record.request_id
 
+    @property
+    def engine(self) -> int | None:
+        """Return the rank of the engine the request was given to."""
+        return self._record.engine
+
     def __iter__(self) -> "SyncStream":
         return self
 
@@ -93,6 +98,11 @@ class AsyncStream:
     def request_id(self) -> str:
         """Return the request's id; "" until a request without one was sent."""
         return self._record.request_id if self._record else self._request.request_id
+
+    @property
+    def engine(self) -> int | None:
+        """Return the rank of the engine the request was given to; None until it was sent."""
+        return self._record.engine if self._record else None
 
     def start(self) -> None:
         """Send the request; an error is raised by the first read."""

@@ -1,0 +1,189 @@
+"""Addresses from the status of an EngineCluster, followed by a watch (extra `[kubernetes]`)."""
+
+import contextlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client.errors import AddressError
+
+GROUP: Final = "enginecore.dev"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "engineclusters"
+
+_WATCH_SECONDS: Final = 240
+"""The API server ends a watch after this long; the next one begins at once."""
+
+_READ_SECONDS: Final = 300
+_CONNECT_SECONDS: Final = 5
+_RETRY_FIRST_SECONDS: Final = 0.5
+_RETRY_MAX_SECONDS: Final = 30.0
+_JOIN_SECONDS: Final = 5.0
+
+
+class ClusterSource:
+    """Follows `status.clientAddresses` of one EngineCluster in a thread of its own.
+
+    Args:
+        name: the EngineCluster's name.
+        namespace: its namespace.
+        api_client: a kubernetes.client.ApiClient; by default the pod's service account, or
+            else the current context of the kubeconfig.
+
+    Raises:
+        AddressError: the `kubernetes` package is not installed.
+    """
+
+    def __init__(self, name: str, namespace: str = "default", api_client: Any = None) -> None:
+        if importlib.util.find_spec("kubernetes") is None:
+            raise AddressError(
+                "reading addresses from an EngineCluster needs the kubernetes package: "
+                "pip install 'enginecore-client[kubernetes]'"
+            )
+        self.problem = "not read yet"
+        self._name = name
+        self._namespace = namespace
+        self._api_client = api_client
+        self._news: ClientAddresses | None = None
+        self._current: ClientAddresses | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._response: Any = None
+        self._wake: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="enginecore-watch", daemon=True)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to watch; `wake` is called from the watching thread."""
+        self._wake = wake
+        self._thread.start()
+
+    def poll(self, now: float) -> ClientAddresses | None:  # noqa: ARG002 - news comes by watch
+        """Return the addresses if they changed since the last poll."""
+        with self._lock:
+            news, self._news = self._news, None
+        return news
+
+    def close(self) -> None:
+        """End the watch."""
+        self._stop.set()
+        with self._lock:
+            response = self._response
+        if response is not None:
+            with contextlib.suppress(ValueError, OSError):
+                response.shutdown()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_SECONDS)
+
+    def describe(self) -> str:
+        """Return where the addresses come from, for an error's text."""
+        text = f"EngineCluster {self._namespace}/{self._name}"
+        return f"{text} ({self.problem})" if self.problem else text
+
+    def _run(self) -> None:
+        from kubernetes import client, config  # noqa: PLC0415 - heavy, and an extra
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+        delay = _RETRY_FIRST_SECONDS
+        own = self._api_client is None
+        api_client: Any = None
+        while not self._stop.is_set():
+            try:
+                if api_client is None:
+                    api_client = _load(client, config) if own else self._api_client
+                self._follow(client.CustomObjectsApi(api_client))
+                delay = _RETRY_FIRST_SECONDS
+            except (ApiException, HTTPError, OSError, AddressError, msgspec.MsgspecError) as error:
+                self.problem = _reason(error)
+            except config.ConfigException as error:
+                self.problem = f"no access to Kubernetes: {error}"
+            if self._stop.wait(delay):
+                break
+            delay = min(delay * 2, _RETRY_MAX_SECONDS) if self.problem else _RETRY_FIRST_SECONDS
+        if own and api_client is not None:
+            api_client.rest_client.pool_manager.clear()
+
+    def _follow(self, api: Any) -> None:
+        """Read the cluster once, then watch it until the watch ends."""
+        body = msgspec.json.decode(self._request(api).read())
+        for item in body.get("items", ()):
+            self._take(item)
+        if not body.get("items"):
+            raise AddressError("it does not exist")
+        version = body["metadata"]["resourceVersion"]
+        response = self._request(api, watch=True, resource_version=version)
+        with self._lock:
+            self._response = response
+        try:
+            if self._stop.is_set():
+                return
+            for line in _lines(response):
+                event = msgspec.json.decode(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] == "DELETED":
+                    self._offer(ClientAddresses((), ()))
+                    raise AddressError("it was deleted")
+                self._take(event["object"])
+        finally:
+            with self._lock:
+                self._response = None
+            response.close()
+
+    def _request(self, api: Any, **options: Any) -> Any:
+        return api.list_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            self._namespace,
+            PLURAL,
+            field_selector=f"metadata.name={self._name}",
+            timeout_seconds=_WATCH_SECONDS,
+            _preload_content=False,
+            _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+            **options,
+        )
+
+    def _take(self, resource: dict[str, Any]) -> None:
+        try:
+            addresses = ClientAddresses.from_status(resource)
+        except AddressError as error:
+            self.problem = error.message
+            return
+        self.problem = ""
+        self._offer(addresses)
+
+    def _offer(self, addresses: ClientAddresses) -> None:
+        with self._lock:
+            if addresses == self._current:
+                return
+            self._current = self._news = addresses
+        self._wake()
+
+
+def _load(client: Any, config: Any) -> Any:
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        config.load_kube_config(client_configuration=configuration)
+    return client.ApiClient(configuration)
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in response.stream(amt=None, decode_content=False):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AddressError):
+        return error.message
+    status = getattr(error, "status", None)
+    if status == 403:
+        return "forbidden: this account may not get, list and watch engineclusters"
+    return f"the API server does not answer: {status or type(error).__name__}"

@@ -1,0 +1,167 @@
+"""Addresses followed by a watch, against an HTTP server that speaks the API server's part."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kubernetes import client as kubernetes_client
+
+from enginecore_client import AsyncMPClient, ClusterSource, SamplingParams, StartupTimeoutError
+from support.eventually import eventually, eventually_async
+from support.protocol_peer import ProtocolPeer
+
+PROMPT = [7, 11, 13]
+PARAMS = SamplingParams(max_tokens=3)
+
+
+class ApiServer:
+    """Lists and watches one EngineCluster."""
+
+    def __init__(self) -> None:
+        self.cluster: dict[str, Any] | None = None
+        self.version = 1
+        self.status_code = 200
+        self.requests: list[dict[str, list[str]]] = []
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.api_clients: list[Any] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            def log_message(self, *arguments: Any) -> None:
+                """Stay quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def api_client(self) -> Any:
+        configuration = kubernetes_client.Configuration()
+        configuration.host = f"http://127.0.0.1:{self.server.server_port}"
+        configuration.retries = False
+        self.api_clients.append(kubernetes_client.ApiClient(configuration))
+        return self.api_clients[-1]
+
+    def set(self, addresses: dict[str, Any] | None) -> None:
+        with self.changed:
+            self.version += 1
+            self.cluster = None if addresses is None else self.object(addresses)
+            self.changed.notify_all()
+
+    def object(self, addresses: dict[str, Any]) -> dict[str, Any]:
+        metadata = {"name": "smollm", "resourceVersion": str(self.version)}
+        return {"metadata": metadata, "status": {"clientAddresses": addresses}}
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        url = urlsplit(handler.path)
+        assert url.path == "/apis/enginecore.dev/v1alpha1/namespaces/prod/engineclusters"
+        query = parse_qs(url.query)
+        self.requests.append(query)
+        assert query["fieldSelector"] == ["metadata.name=smollm"]
+        handler.send_response(self.status_code)
+        handler.send_header("Content-Type", "application/json")
+        if "watch" not in query:
+            items = [] if self.cluster is None else [self.cluster]
+            body = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+            text = json.dumps(body).encode()
+            handler.send_header("Content-Length", str(len(text)))
+            handler.end_headers()
+            handler.wfile.write(text)
+            return
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        self.watch(handler, int(query["resourceVersion"][0]))
+
+    def watch(self, handler: BaseHTTPRequestHandler, version: int) -> None:
+        while True:
+            with self.changed:
+                while self.version == version and not self.stopping:
+                    self.changed.wait(30)
+                if self.stopping:
+                    handler.close_connection = True
+                    return
+                version = self.version
+                kind = "MODIFIED" if self.cluster else "DELETED"
+                event = {"type": kind, "object": self.cluster or {}}
+            line = json.dumps(event).encode() + b"\n"
+            try:
+                for part in (line[:10], line[10:]):
+                    handler.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            except OSError:
+                return
+
+    def close(self) -> None:
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+        for api_client in self.api_clients:
+            api_client.rest_client.pool_manager.clear()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    server = ApiServer()
+    yield server
+    server.close()
+
+
+async def test_client_follows_the_status(api: ApiServer) -> None:
+    with ProtocolPeer(0) as one, ProtocolPeer(1) as two:
+        api.set(one.addresses)
+        source = ClusterSource("smollm", "prod", api.api_client())
+        async with AsyncMPClient(source, ready_timeout=20) as client:
+            assert len([o async for o in client.generate(PROMPT, PARAMS)]) == 3
+            await eventually_async(lambda: any("watch" in query for query in api.requests))
+            api.set(two.addresses)
+            await eventually_async(lambda: len(two.hellos) == 2, "the watch told of rank 1")
+            await eventually_async(lambda: one.byes == 1)
+            await eventually_async(client._driver.core.all_ready)
+            assert len([o async for o in client.generate(PROMPT, PARAMS)]) == 3
+            assert len(two.adds) == 1
+            api.set(None)
+            await eventually_async(lambda: not client._driver.core._fleet.working())
+        assert source.problem in ("it was deleted", "it does not exist")
+
+
+@pytest.mark.parametrize(
+    ("code", "addresses", "problem"),
+    [
+        (200, None, "it does not exist"),
+        (200, {}, "no clientAddresses yet"),
+        (403, {}, "forbidden: this account may not"),
+        (500, {}, "the API server does not answer: 500"),
+    ],
+)
+async def test_problems_are_in_the_startup_error(api, code, addresses, problem) -> None:
+    api.status_code = code
+    if addresses is not None:
+        api.set(addresses)
+    source = ClusterSource("smollm", "prod", api.api_client())
+    client = AsyncMPClient(source, ready_timeout=2)
+    with pytest.raises(StartupTimeoutError, match=f"EngineCluster prod/smollm.*{problem}"):
+        await client.connect()
+
+
+def test_closing_ends_a_watch_at_once(api: ApiServer) -> None:
+    api.set({"input_address": [], "output_address": []})
+    source = ClusterSource("smollm", "prod", api.api_client())
+    source.start(lambda: None)
+    eventually(lambda: any("watch" in query for query in api.requests), "watching")
+    eventually(lambda: source.problem == "")
+    started = time.monotonic()
+    source.close()
+    assert time.monotonic() - started < 2
+    assert not source._thread.is_alive()
