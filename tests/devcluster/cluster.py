@@ -109,11 +109,12 @@ def _existing(directory: RunDirectory, request: UpRequest, progress: Progress) -
     if record is None:
         return None
     verdict = state.judge(record, boot_id())
-    if verdict is Verdict.RUNNING and not record.held and record.tier == request.tier:
+    same = record.tier == request.tier and not record.held and not request.held
+    if same and verdict is Verdict.RUNNING:
         progress(f"{request.name} is up already")
         return record
-    if verdict is Verdict.DEGRADED and not record.held and record.tier == request.tier:
-        progress(f"{request.name} lost a process: bringing it up anew")
+    if verdict is Verdict.ABANDONED or (same and verdict is Verdict.DEGRADED):
+        progress(f"{request.name} lost its processes: bringing it up anew")
         _end(directory, record, progress)
         return None
     raise DevclusterError(
@@ -155,8 +156,9 @@ def _prepare_host(run: Run) -> None:
     _remove_host_traces(run.directory)
     # Before anything can dial an address that is not there.
     network.block_routes(run.plan.blocked)
-    run.record.sysctls = network.set_sysctls()
+    run.record.sysctls = network.read_sysctls()
     run.record.save(run.directory)
+    network.set_sysctls()
     network.create_bridge(run.plan)
     packetfilter.close_bridge()
     teardown.create_cgroup(nodeconfig.CGROUP_ROOT)
@@ -174,6 +176,7 @@ def down(name: str, locations: Locations, progress: Progress) -> bool:
     directory = locations.run(name)
     with file_lock(directory.lock, f"run {name}", progress):
         if not directory.path.exists():
+            directory.lock.unlink()
             return False
         started = time.monotonic()
         _end(directory, state.load(directory), progress)

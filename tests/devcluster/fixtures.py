@@ -62,7 +62,7 @@ def kwok_cluster(devcluster_locations: Locations) -> Iterator[ClusterHandle]:
 
 @pytest.fixture(scope="session")
 def node_cluster(devcluster_locations: Locations) -> Iterator[ClusterHandle]:
-    """A whole cluster with one real node.
+    """A whole cluster with one real node, on which the scheduler counts 8 GPUs.
 
     With ENGINECORE_DEVCLUSTER_REUSE=NAME the tests use a run that is up
     already, and leave it up.
@@ -71,7 +71,7 @@ def node_cluster(devcluster_locations: Locations) -> Iterator[ClusterHandle]:
     if reused:
         yield attach(reused, devcluster_locations)
         return
-    with held(_unique("node"), ["--tier", "node"], devcluster_locations) as cluster:
+    with held(_unique("node"), ["--tier", "node", "--gpus", "8"], devcluster_locations) as cluster:
         yield cluster
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from devcluster.errors import DevclusterError
 BRIDGE = "ecdev0"
 # Any route of a run comes before these.
 _BLOCK_METRIC = "4096"
+_LINK_SECONDS = 10.0
 _SYSCTLS = Path("/proc/sys")
 _NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
 # Set by kubelet, kube-proxy and the CNI plugins of their own accord.
@@ -123,38 +125,50 @@ def create_bridge(plan: NetworkPlan) -> None:
 
 
 def remove_bridge() -> None:
-    """Removes the bridge and the host's ends of the pods' links, where they exist."""
-    links = json.loads(run_tool("ip", "-json", "link", "show") or "[]")
-    own = [link["ifname"] for link in links if link.get("master") == BRIDGE]
-    if any(link["ifname"] == BRIDGE for link in links):
-        own.append(BRIDGE)
-    for name in own:
-        run_tool("ip", "link", "delete", name)
-
-
-def set_sysctls(root: Path = _SYSCTLS) -> dict[str, str]:
-    """Sets what bridge and Services need.
-
-    Returns:
-        Setting → value before, of everything the node's programs may change.
+    """Removes the bridge and the host's ends of the pods' links, where they exist.
 
     Raises:
-        DevclusterError: the kernel lacks a setting.
+        DevclusterError: a link stays.
     """
-    before = {}
+    deadline = time.monotonic() + _LINK_SECONDS
+    while own := _bridge_links():
+        if time.monotonic() > deadline:
+            raise DevclusterError(f"network link {own[0]} stays: ip link delete {own[0]}")
+        for name in own:
+            # The kernel may be faster: links of a pod that ended go on their own.
+            subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
+
+
+def _bridge_links() -> list[str]:
+    links = json.loads(run_tool("ip", "-json", "link", "show"))
+    ports = [link["ifname"] for link in links if link.get("master") == BRIDGE]
+    return ports + [BRIDGE for link in links if link["ifname"] == BRIDGE]
+
+
+def read_sysctls(root: Path = _SYSCTLS) -> dict[str, str]:
+    """Returns setting → value of everything a node may change.
+
+    Raises:
+        DevclusterError: the kernel lacks a setting that a node needs.
+    """
+    found = {}
     for name in (*_NEEDED_SYSCTLS, *_TOUCHED_SYSCTLS):
         path = root / name
         if path.exists():
-            before[name] = path.read_text().strip()
+            found[name] = path.read_text().strip()
         elif name in _NEEDED_SYSCTLS:
             raise DevclusterError(f"{path} is missing: load its kernel module (br_netfilter)")
+    return found
+
+
+def set_sysctls(root: Path = _SYSCTLS) -> None:
+    """Sets what bridge and Services need."""
     for name, value in _NEEDED_SYSCTLS.items():
         (root / name).write_text(value)
-    return before
 
 
 def restore_sysctls(before: dict[str, str], root: Path = _SYSCTLS) -> None:
-    """Takes back what `set_sysctls` and the node's programs changed."""
+    """Takes back what changed since `read_sysctls`."""
     for name, value in before.items():
         path = root / name
         if path.exists() and path.read_text().strip() != value:

@@ -130,6 +130,8 @@ def kubelet_config(run: RunDirectory, plan: NetworkPlan, ports: NodePorts) -> st
             "podLogsDir": f"{run.node}/pod-logs",
             "volumePluginDir": f"{run.node}/volume-plugins",
             "maxPods": _MAX_PODS,
+            # Changes only are sent, so looking often costs the API server nothing.
+            "nodeStatusUpdateFrequency": "2s",
             "serializeImagePulls": False,
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,

@@ -77,7 +77,7 @@ def test_live_holder_keeps_it(tmp_path: Path, claim: Path, busy: bool) -> None:
     other = make_run(tmp_path, "b", own_identity())
     with (
         file_lock(holder.lock if busy else tmp_path / "unused", "it", print),
-        pytest.raises(DevclusterError, match="'holder'.*devcluster down --name holder"),
+        pytest.raises(DevclusterError, match=r"'holder'.*devcluster down --name holder"),
     ):
         take(other, claim, ended)
     assert ended.names == []

@@ -40,7 +40,8 @@ def sysctls(tmp_path: Path) -> Path:
 
 
 def test_settings_are_put_back(sysctls: Path) -> None:
-    before = network.set_sysctls(sysctls)
+    before = network.read_sysctls(sysctls)
+    network.set_sysctls(sysctls)
     assert (sysctls / "net/ipv4/ip_forward").read_text() == "1"
     (sysctls / "kernel/panic").write_text("10\n")
     network.restore_sysctls(before, sysctls)
@@ -51,8 +52,7 @@ def test_settings_are_put_back(sysctls: Path) -> None:
 def test_missing_kernel_module_is_named(sysctls: Path) -> None:
     (sysctls / "net/bridge/bridge-nf-call-iptables").unlink()
     with pytest.raises(DevclusterError, match="br_netfilter"):
-        network.set_sysctls(sysctls)
-    assert (sysctls / "net/ipv4/ip_forward").read_text() == "0\n"
+        network.read_sysctls(sysctls)
 
 
 @pytest.mark.parametrize(

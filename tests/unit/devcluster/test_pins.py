@@ -20,6 +20,7 @@ replace (
 
 replace k8s.io/alone => ./staging/src/k8s.io/alone
 """
+REPLACEMENTS = "replace (\n\tk8s.io/a => k8s.io/a v1\n\tk8s.io/b => k8s.io/b v2\n)\n"
 
 
 def test_staging_modules_become_their_releases() -> None:
@@ -36,8 +37,7 @@ def test_staging_modules_become_their_releases() -> None:
         ({}, "module enginecore.dev/devcluster/etcd\n\ngo 1.26\n"),
         (
             {"k8s.io/b": "v2", "k8s.io/a": "v1"},
-            "module enginecore.dev/devcluster/etcd\n\ngo 1.26\n\nreplace (\n"
-            "\tk8s.io/a => k8s.io/a v1\n\tk8s.io/b => k8s.io/b v2\n)\n",
+            "module enginecore.dev/devcluster/etcd\n\ngo 1.26\n\n" + REPLACEMENTS,
         ),
     ],
 )
