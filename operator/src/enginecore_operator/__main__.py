@@ -1,7 +1,7 @@
 """`python -m enginecore_operator`: runs until SIGTERM or SIGINT, then exits 0.
 
 Reads ENGINECORE_OPERATOR_* (settings) and KUBECONFIG; without the latter, the pod's service
-account.
+account, which also tells the namespace where none is set.
 """
 
 import asyncio
@@ -10,11 +10,15 @@ import os
 import socket
 import sys
 import uuid
+from pathlib import Path
+from typing import Final
 
 from enginecore_operator.kube.client import load_api_client
 from enginecore_operator.kube.errors import KubeError
 from enginecore_operator.service import OperatorService
 from enginecore_operator.settings import Settings, SettingsError, read_settings
+
+NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 logger = logging.getLogger("enginecore_operator")
 
@@ -33,8 +37,9 @@ async def serve(settings: Settings, kubeconfig: str) -> None:
 def main() -> int:
     """Run the command line; returns the exit status."""
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    namespace = NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.is_file() else ""
     try:
-        settings = read_settings(os.environ, identity=identity)
+        settings = read_settings(os.environ, identity=identity, namespace=namespace)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2

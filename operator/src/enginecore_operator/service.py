@@ -66,6 +66,7 @@ class OperatorService:
             server = await serve_http(
                 self.registry, self.health, self._settings.http_host, self._settings.http_port
             )
+            logger.info("http on %s", server.addresses)
             parts = [
                 _signalled(),
                 self._serve_watches(reconciler),

@@ -1,4 +1,4 @@
-"""Settings of the operator, from environment variables; all have a default but namespace."""
+"""Settings of the operator, from environment variables."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -19,13 +19,13 @@ class SettingsError(ValueError):
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each field is read from ENGINECORE_OPERATOR_<FIELD>.
 
-    `namespace` holds the Lease. `namespaces` are those served, separated by commas; empty: all.
-    `http_port` 0 takes a free one.
+    `namespace` holds the Lease, `identity` is the holder's name. `namespaces` are those served,
+    separated by commas; empty: all. `http_port` 0 takes a free one.
     """
 
     namespace: Annotated[str, msgspec.Meta(min_length=1)]
+    identity: Annotated[str, msgspec.Meta(min_length=1)]
     namespaces: str = ""
-    identity: str = ""
     lease_name: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore-operator"
     torch_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/engine:0.1.0"
     coordinator_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/operator:0.1.0"
@@ -51,22 +51,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-def read_settings(environment: Mapping[str, str], *, identity: str) -> Settings:
-    """Read the settings; `identity` is used where none is set.
+def read_settings(environment: Mapping[str, str], *, identity: str, namespace: str) -> Settings:
+    """Read the settings; `identity` and `namespace` are used where none is set.
 
     Raises SettingsError, which names the variable.
     """
-    given: dict[str, Any] = {
+    given: dict[str, Any] = {"namespace": namespace, "identity": identity} | {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
         if name.startswith(PREFIX)
     }
     try:
-        settings = msgspec.convert(given, Settings, strict=False)
+        return msgspec.convert(given, Settings, strict=False)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         name = f"{PREFIX}{path.rstrip('`').upper()}" if path else f"{PREFIX}*"
         raise SettingsError(f"{name}: {message}") from error
-    if settings.identity:
-        return settings
-    return msgspec.structs.replace(settings, identity=identity)

@@ -236,7 +236,8 @@ def build_crd(
                 "plural": f"{singular}s",
                 "singular": singular,
                 "shortNames": [short],
-                "categories": ["enginecore"],
+                # Not a name of a kind: kubectl would take that kind for both.
+                "categories": ["engines"],
             },
             "versions": [
                 {
