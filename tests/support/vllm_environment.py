@@ -86,7 +86,7 @@ def build_environment() -> Path:
     """Return the environment's Python, building the environment if it is not complete."""
     root = environment_dir()
     root.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(root.with_suffix(".lock")):
+    with _only_one(root.with_name(f"{root.name}.lock")):
         found = vllm_python()
         if found:
             return found
@@ -109,7 +109,7 @@ def build_model(python: Path) -> Path:
     """Return the model's directory, converting the checkpoint with `python` if it is not there."""
     target = model_dir()
     checkpoint = fetch_checkpoint()
-    with _only_one(target.with_suffix(".lock")):
+    with _only_one(target.with_name(f"{target.name}.lock")):
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent) as work:
                 made = Path(work) / "model"

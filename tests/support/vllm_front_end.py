@@ -148,7 +148,7 @@ def serve(python: Path, model: Path, port: int, *options: str) -> "subprocess.Po
 
 
 def stop(process: "subprocess.Popen[bytes]", seconds: float = 20.0) -> None:
-    """End the launcher, and whatever of its session outlives it."""
+    """End the launcher, and whatever of its session outlives it for `seconds`."""
     process.terminate()
     try:
         process.wait(seconds)
@@ -159,6 +159,7 @@ def stop(process: "subprocess.Popen[bytes]", seconds: float = 20.0) -> None:
     while _alive(process.pid):
         if time.monotonic() > end:
             os.killpg(process.pid, signal.SIGKILL)
+            return
         time.sleep(0.05)
 
 

@@ -53,4 +53,7 @@ _METHODS = (
 
 UTILITY_METHODS: Final[dict[str, UtilityMethod]] = {method.name: method for method in _METHODS}
 """Every utility call a client may make. Engines would run any attribute called by name, so
-whatever is not listed here is refused before it reaches one."""
+whatever is not listed here is refused before it reaches one.
+
+`collective_rpc` runs a method of the workers: vLLM falls silent for good when the result is not
+plain data (`get_kv_cache_spec` is one), so its caller answers for the method."""
