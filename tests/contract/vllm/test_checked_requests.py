@@ -145,9 +145,9 @@ def engine():
 def test_engine_answers_every_request_that_passes(engine, seed):
     pick = random.Random(seed)
     limits = RequestLimits(vocab_size=VOCAB, max_model_len=CONTEXT)
-    drawn = [_random_request(pick, 1000 * seed + number) for number in range(60)]
+    drawn = [_random_request(pick, 1000 * seed + number) for number in range(40)]
     passed = [request for request in drawn if check_request(request, limits) is None]
-    assert len(passed) >= 15
+    assert len(passed) >= 10
     for request in passed:
         engine.send(RequestType.ADD, request)
     engine.finish([r.request_id for r in passed if not r.abort_immediately])
