@@ -12,28 +12,26 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_client._addresses import ClientAddresses
-from enginecore_client._admission import Admission
 from enginecore_client._books import CallRecord, Ids, Outgoing, RequestRecord
-from enginecore_client._connection import FINAL, Channel, Connection
+from enginecore_client._connection import Connection
 from enginecore_client._delivery import Delivery
+from enginecore_client._dispatch import Dispatcher
 from enginecore_client._events import (
     Action,
     EngineDown,
     EngineRemoved,
     Event,
     Reported,
-    RequestAdded,
     RequestEnded,
 )
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
+from enginecore_client._states import FINAL, Channel
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
-    EngineDeadError,
     EngineDrainingError,
-    EngineNotReadyError,
     OverloadedError,
     RequestRejectedError,
     RequestTimeoutError,
@@ -72,11 +70,13 @@ class ClientCore:
     ) -> None:
         self.closed = False
         self._ids = ids
-        self._wall = wall
         self._fleet = Fleet(settings.client_name, ids, settings.reconnect_seconds)
         self._ledger = Ledger()
         self._balancer: Balancer[int] = Balancer(settings.client_index, settings.client_count)
         self._delivery = Delivery(self._fleet, self._ledger, self._balancer)
+        self._dispatcher = Dispatcher(
+            self._fleet, self._ledger, self._balancer, self._delivery.admissions, ids, wall
+        )
         self._retired: set[int] = set()
         self._sendable: set[int] = set()
         self._last_tick = now
@@ -133,7 +133,7 @@ class ClientCore:
         request = msgspec.structs.replace(request, request_id=name)
         record = RequestRecord(name, "", sink, 0, now, now, deadline, request)
         try:
-            self._dispatch(record, now)
+            self._sendable.add(self._dispatcher.send(record, now).link)
         except EngineCoreError as error:
             if not (retry and error.retryable):
                 raise
@@ -174,7 +174,7 @@ class ClientCore:
         working = self._fleet.working()
         found = [c.link for c in working if engine is None or self._fleet.rank(c) == engine]
         if not found:
-            raise self._nobody(engine, self._last_tick)
+            raise self._dispatcher.nobody(engine, self._last_tick)
         return found
 
     def call(
@@ -187,7 +187,7 @@ class ClientCore:
         """
         connection = self._fleet.connections[link]
         call = CallRecord(self._ids.call(), method, future, deadline, link=link)
-        frames = self._admission(connection).call(call.call_id, method, list(args))
+        frames = self._delivery.admissions[link].call(call.call_id, method, list(args))
         connection.outbox.append(Outgoing(frames, call))
         self._ledger.enter_call(call, connection)
         self._sendable.add(link)
@@ -309,56 +309,6 @@ class ClientCore:
         events, self._ledger.events = self._ledger.events, []
         return events
 
-    def _dispatch(self, record: RequestRecord, now: float) -> None:
-        request = record.request
-        assert request is not None
-        connection = self._choose(request.data_parallel_rank, now)
-        internal_id = self._ids.internal(record.request_id)
-        frames, record.prompt_tokens = self._admission(connection).request(
-            request, internal_id, self._wall()
-        )
-        if record.internal_id:
-            self._ledger.rename(record, internal_id)
-        record.internal_id = internal_id
-        record.link = connection.link
-        connection.requests[internal_id] = record
-        connection.outbox.append(Outgoing(frames, record))
-        self._sendable.add(connection.link)
-        record.engine = self._fleet.rank(connection)
-        self._ledger.events.append(RequestAdded(record.engine, record))
-
-    def _choose(self, rank: int | None, now: float) -> Connection:
-        working = self._fleet.working()
-        if rank is not None:
-            if not self._fleet.has_rank(rank):
-                raise RequestRejectedError(
-                    f"data_parallel_rank: there is no engine {rank}", field="data_parallel_rank"
-                )
-            working = [c for c in working if self._fleet.rank(c) == rank]
-        accepting = [c for c in working if c.accepting]
-        if not accepting:
-            if working:
-                raise EngineDrainingError("no engine takes new requests: all are draining")
-            raise self._nobody(rank, now)
-        free = [c for c in accepting if len(c.requests) < self._admission(c).in_flight]
-        if not free:
-            raise OverloadedError(
-                f"every engine holds its limit of {self._admission(accepting[0]).in_flight} "
-                "unfinished requests of this client; wait for some to finish"
-            )
-        by_rank = {self._fleet.rank(c): c for c in free}
-        clients = max(c.live_clients for c in free)
-        return by_rank[
-            self._balancer.choose({r: len(c.requests) for r, c in by_rank.items()}, clients)
-        ]
-
-    def _nobody(self, rank: int | None, now: float) -> EngineCoreError:
-        where = "; ".join(self._fleet.missing(now)) or "none has an address"
-        lost = self._fleet.last_errors()
-        if lost:
-            return EngineDeadError(f"no engine is alive: {where}", engine=rank)
-        return EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
-
     def _ended(self, connection: Connection, now: float) -> None:
         rank = self._fleet.rank(connection)
         cause = connection.error
@@ -413,7 +363,7 @@ class ClientCore:
 
     def _try_again(self, record: RequestRecord, now: float) -> None:
         try:
-            self._dispatch(record, now)
+            self._sendable.add(self._dispatcher.send(record, now).link)
         except EngineCoreError as error:
             if not error.retryable:
                 self._ledger.fail_and_report([record], None, error, now)
@@ -424,9 +374,6 @@ class ClientCore:
         if connection is not None and connection.state not in FINAL:
             self._delivery.cancel(connection, [record.internal_id for record in records])
             self._sendable.add(connection.link)
-
-    def _admission(self, connection: Connection) -> Admission:
-        return self._delivery.admissions[connection.link]
 
     def _check_open(self) -> None:
         if self.closed:

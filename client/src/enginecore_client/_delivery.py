@@ -6,11 +6,12 @@ import msgspec
 
 from enginecore_client._admission import Admission
 from enginecore_client._books import Outgoing, RequestRecord
-from enginecore_client._connection import FINAL, Connection
+from enginecore_client._connection import Connection
 from enginecore_client._events import Delivered, EngineUp, StatsUpdate
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
+from enginecore_client._states import FINAL
 from enginecore_client.errors import (
     EngineCoreError,
     EngineDrainingError,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from enginecore_client._books import RequestRecord
-from enginecore_client._connection import Channel
 from enginecore_client._core import ClientCore
 from enginecore_client._events import (
     CallEnded,
@@ -23,6 +22,7 @@ from enginecore_client._events import (
 from enginecore_client._metrics import NoMetrics
 from enginecore_client._resources import BURST, Lookup, SocketSet, Watcher
 from enginecore_client._sources import AddressSource
+from enginecore_client._states import Channel
 from enginecore_client.errors import ClientClosedError, EngineCoreError
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest

@@ -4,8 +4,9 @@ from typing import Final
 
 from enginecore_client._addresses import ClientAddresses, Endpoint
 from enginecore_client._books import Ids
-from enginecore_client._connection import WORKING, Connection, State
+from enginecore_client._connection import Connection
 from enginecore_client._events import Action, Close, Open, Subscribe
+from enginecore_client._states import WORKING, State
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Hello, Ready, RejectCode
 

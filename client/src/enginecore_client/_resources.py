@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from enginecore_client._addresses import host_name, with_host
-from enginecore_client._connection import Channel
+from enginecore_client._states import Channel
 from enginecore_wire.control import Bye
 from enginecore_wire.frames import Frame, encode_control
 

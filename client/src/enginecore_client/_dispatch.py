@@ -1,0 +1,106 @@
+"""From a request to the engine that gets it."""
+
+from collections.abc import Callable, Mapping
+
+from enginecore_client._admission import Admission
+from enginecore_client._books import Ids, Outgoing, RequestRecord
+from enginecore_client._connection import Connection
+from enginecore_client._events import RequestAdded
+from enginecore_client._fleet import Fleet
+from enginecore_client._ledger import Ledger
+from enginecore_client._routing import Balancer
+from enginecore_client.errors import (
+    EngineCoreError,
+    EngineDeadError,
+    EngineDrainingError,
+    EngineNotReadyError,
+    OverloadedError,
+    RequestRejectedError,
+)
+
+
+class Dispatcher:
+    """Chooses an engine, encodes the request for it and puts it into its outbox.
+
+    Args:
+        fleet: the engines there are.
+        ledger: where requests are entered.
+        balancer: which engine is best.
+        admissions: the rules of each engine, by link.
+        ids: where internal ids come from.
+        wall: wall-clock seconds, for arrival times.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        balancer: Balancer[int],
+        admissions: Mapping[int, Admission],
+        ids: Ids,
+        wall: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._ledger = ledger
+        self._balancer = balancer
+        self._admissions = admissions
+        self._ids = ids
+        self._wall = wall
+
+    def send(self, record: RequestRecord, now: float) -> Connection:
+        """Give a request to an engine; it leaves with the connection's outbox.
+
+        Raises:
+            RequestRejectedError: a field is wrong.
+            EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
+                no engine takes it now.
+        """
+        request = record.request
+        assert request is not None
+        connection = self._choose(request.data_parallel_rank, now)
+        internal_id = self._ids.internal(record.request_id)
+        frames, record.prompt_tokens = self._admissions[connection.link].request(
+            request, internal_id, self._wall()
+        )
+        if record.internal_id:
+            self._ledger.rename(record, internal_id)
+        record.internal_id = internal_id
+        record.link = connection.link
+        connection.requests[internal_id] = record
+        connection.outbox.append(Outgoing(frames, record))
+        record.engine = self._fleet.rank(connection)
+        self._ledger.events.append(RequestAdded(record.engine, record))
+        return connection
+
+    def _choose(self, rank: int | None, now: float) -> Connection:
+        working = self._fleet.working()
+        if rank is not None:
+            if not self._fleet.has_rank(rank):
+                raise RequestRejectedError(
+                    f"data_parallel_rank: there is no engine {rank}", field="data_parallel_rank"
+                )
+            working = [c for c in working if self._fleet.rank(c) == rank]
+        accepting = [c for c in working if c.accepting]
+        if not accepting:
+            if working:
+                raise EngineDrainingError("no engine takes new requests: all are draining")
+            raise self.nobody(rank, now)
+        free = [c for c in accepting if len(c.requests) < self._admissions[c.link].in_flight]
+        if not free:
+            raise OverloadedError(
+                f"every engine holds its limit of {self._admissions[accepting[0].link].in_flight} "
+                "unfinished requests of this client; wait for some to finish"
+            )
+        by_rank = {self._fleet.rank(c): c for c in free}
+        clients = max(c.live_clients for c in free)
+        return by_rank[
+            self._balancer.choose({r: len(c.requests) for r, c in by_rank.items()}, clients)
+        ]
+
+    def nobody(self, rank: int | None, now: float) -> EngineCoreError:
+        """Return the error that no engine (or not the one of this rank) is ready."""
+        where = "; ".join(self._fleet.missing(now)) or "none has an address"
+        lost = self._fleet.last_errors()
+        if lost:
+            return EngineDeadError(f"no engine is alive: {where}", engine=rank)
+        return EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
