@@ -10,13 +10,15 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
-from enginecore_client.errors import EngineDeadError
+from enginecore_client.errors import EngineDeadError, EngineNotReadyError
+from enginecore_wire.contract import LivenessConfig
 from enginecore_wire.requests import EngineCoreRequest
 from support.eventually import eventually
 from support.faces import Face, params
 from support.pod import Pod, alive, client_addresses
 
 BUDGET_SECONDS = 1.0
+FROZEN_BUDGET_SECONDS = 5.0
 STREAMS = 8
 
 Make = Callable[..., Face]
@@ -132,3 +134,44 @@ def test_one_engine_of_two_dies_and_the_other_goes_on(
         for rank in (0, 1)
     ]
     assert ready == [0, 1]
+
+
+def test_frozen_pod_is_given_up_within_five_seconds_and_used_again_once_it_thaws(
+    make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
+) -> None:
+    """A stopped process is what a network that swallows everything looks like from outside."""
+    pod = make_pod("--tokens", "100000", "--token-seconds", "0.01")
+    face = make_face(client_addresses([pod]))
+    stream = face.generate([1, 2, 3], params(2000))
+    next(stream)
+    call = threads.submit(list, stream)
+    os.kill(pod.process.pid, signal.SIGSTOP)
+    try:
+        stopped = time.monotonic()
+        assert isinstance(call.exception(timeout=20), EngineDeadError)
+        assert time.monotonic() - stopped <= FROZEN_BUDGET_SECONDS
+    finally:
+        os.kill(pod.process.pid, signal.SIGCONT)
+
+    def served() -> bool:
+        with suppress(EngineDeadError, EngineNotReadyError):
+            return len(list(face.generate([1, 2, 3], params(4)))) == 4
+        return False
+
+    eventually(served, "the thawed pod serves", deadline=20)
+    eventually(lambda: pod.status().in_flight == 0, "the given-up stream was aborted")
+
+
+def test_stuck_engine_is_given_up_after_the_step_deadline(
+    make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
+) -> None:
+    liveness = LivenessConfig(step_deadline_seconds=1.0)
+    pod = make_pod("--tokens", "100000", "--token-seconds", "0.01", liveness=liveness)
+    face = make_face(client_addresses([pod]))
+    stream = face.generate([1, 2, 3], params(2000))
+    next(stream)
+    call = threads.submit(list, stream)
+    os.kill(victim(pod, "engine"), signal.SIGSTOP)
+    assert isinstance(call.exception(timeout=20), EngineDeadError)
+    assert pod.process.wait(timeout=10) == 1
+    assert "StepDeadline" in pod.tail()
