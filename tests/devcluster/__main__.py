@@ -109,7 +109,8 @@ def run_load_image(options: argparse.Namespace, locations: Locations) -> int:
     programs = binaries.build(["ctr"], locations.cache, progress)
     for archive in options.archive:
         progress(f"importing {archive}")
-        print(node.load_image(locations.run(options.name), programs, archive))
+        for name in node.load_image(locations.run(options.name), programs, archive):
+            print(name)
     return 0
 
 

@@ -74,7 +74,7 @@ class ClusterHandle:
         return done
 
     def load_image(self, archive: Path) -> None:
-        """Imports an image archive into the node.
+        """Imports an image archive into the node, if the node lacks an image of it.
 
         Raises:
             DevclusterError: the archive is missing or damaged.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tarfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from devcluster.errors import DevclusterError
 from devcluster.kubeapi import answers
 from devcluster.locations import RunDirectory
 from devcluster.nodeconfig import NodePorts
-from devcluster.ociarchive import ImageConfig, single_file_layer, write_archive
+from devcluster.ociarchive import ImageConfig, image_digests, single_file_layer, write_archive
 from devcluster.ports import free_ports
 from devcluster.processes import wait_until
 
@@ -156,18 +157,28 @@ def ctr(
     )
 
 
-def load_image(directory: RunDirectory, programs: Mapping[str, Path], archive: Path) -> str:
-    """Imports an OCI or docker archive into the node.
+def load_image(directory: RunDirectory, programs: Mapping[str, Path], archive: Path) -> list[str]:
+    """Imports an OCI or docker archive into the node, if the node lacks an image of it.
 
     Returns:
-        What the import printed: one line per image name.
+        Full names of the images in the archive, as far as it tells.
 
     Raises:
         DevclusterError: the archive is missing or damaged, or the node is down.
     """
-    if not archive.is_file():
-        raise DevclusterError(f"image archive {archive} does not exist")
-    done = ctr(directory, programs, "images", "import", str(archive))
-    if done.returncode != 0:
-        raise DevclusterError(f"importing {archive} failed: {done.stderr.strip()}")
-    return done.stdout.strip()
+    try:
+        wanted = image_digests(archive)
+    except (OSError, tarfile.TarError) as error:
+        raise DevclusterError(f"image archive {archive} cannot be read: {error}") from error
+    listed = ctr(directory, programs, "images", "list")
+    if not wanted or not wanted.items() <= listed_digests(listed.stdout).items():
+        done = ctr(directory, programs, "images", "import", str(archive))
+        if done.returncode != 0:
+            raise DevclusterError(f"importing {archive} failed: {done.stderr.strip()}")
+    return list(wanted)
+
+
+def listed_digests(table: str) -> dict[str, str]:
+    """Parses the table of ``ctr images list``: image name → digest."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return {row[0]: row[2] for row in rows if len(row) > 2}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_NAME = "org.opencontainers.image.ref.name"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -55,10 +56,27 @@ def write_archive(layer: Path, target: Path, name: str, config: ImageConfig) -> 
                 "layers": [layer_entry],
             }
             entry = _add_json(archive, manifest, "application/vnd.oci.image.manifest.v1+json")
-            entry["annotations"] = {"org.opencontainers.image.ref.name": name}
+            entry["annotations"] = {_NAME: name}
             _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}))
             _add(archive, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}))
         os.replace(draft, target)
+
+
+def image_digests(archive: Path) -> dict[str, str]:
+    """Returns image name → digest of an OCI archive's images, empty for another kind of archive.
+
+    Raises:
+        tarfile.ReadError: it is no tar file.
+    """
+    with tarfile.open(archive) as tar:
+        try:
+            stream = tar.extractfile("index.json")
+        except KeyError:
+            return {}
+        assert stream is not None, "index.json of an OCI archive is a file"
+        entries = json.load(stream)["manifests"]
+    names = ((entry.get("annotations", {}).get(_NAME), entry["digest"]) for entry in entries)
+    return {name: digest for name, digest in names if name}
 
 
 def single_file_layer(program: Path, target: Path) -> None:

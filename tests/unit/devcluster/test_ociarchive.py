@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.ociarchive import ImageConfig, single_file_layer, write_archive
+from devcluster.ociarchive import ImageConfig, image_digests, single_file_layer, write_archive
 
 NAME = "localhost/enginecore/x:1"
 
@@ -53,6 +53,7 @@ def test_every_digest_leads_to_its_content(tmp_path: Path, layer: Path) -> None:
     assert config["rootfs"]["diff_ids"] == [packed["digest"]]
     assert len(config["history"]) == 1
     assert config["config"]["Entrypoint"] == ["/pause"]
+    assert image_digests(archive) == {NAME: entry["digest"]}
     assert len(blobs) == 5
     assert [path.name for path in archive.parent.iterdir()] == ["image.tar"]
 
@@ -61,6 +62,10 @@ def test_layer_holds_the_program(layer: Path) -> None:
     with tarfile.open(layer) as tar:
         (member,) = tar
         assert (member.name, member.mode) == ("pause", 0o755)
+
+
+def test_another_kind_of_archive_tells_no_names(layer: Path) -> None:
+    assert image_digests(layer) == {}
 
 
 def test_failure_leaves_no_archive(tmp_path: Path) -> None:
