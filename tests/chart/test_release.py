@@ -35,6 +35,7 @@ def release(cluster_helm: Helm, chart_cluster: ClusterHandle) -> Iterator[None]:
 
 
 RIGHTS = {
+    "list clusters": ("list", "engineclusters.enginecore.dev", "default", True),
     "watch clusters": ("watch", "engineclusters.enginecore.dev", "default", True),
     "write a cluster's status": ("patch", "engineclusters.enginecore.dev/status", "default", True),
     "change a cluster": ("patch", "engineclusters.enginecore.dev", "default", False),

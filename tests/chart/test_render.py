@@ -1,13 +1,15 @@
 """What the chart renders: linted, accepted by a real API server, and locked down."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 
 from devcluster.handle import ClusterHandle
+from enginecore_operator.api.rbac import CLUSTER_RULES, LEASE_RULES
+from enginecore_operator.settings import read_settings
 from support.helm import CHART, NAMESPACE, POD_MONITOR_API, ROOT, SCENARIOS, Helm, find
 
 pytestmark = [pytest.mark.chart, pytest.mark.usefixtures("chart_cluster")]
@@ -86,6 +88,38 @@ def test_roles_name_every_resource_and_verb(helm: Helm, scenario: str) -> None:
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
+def granted(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_roles_grant_what_the_operator_says_it_needs(helm: Helm) -> None:
+    roles = helm.render("rbac.aggregate=false")
+    cluster = [rule for role in roles if role["kind"] == "ClusterRole" for rule in role["rules"]]
+    assert granted(cluster) == granted(CLUSTER_RULES)
+    assert granted(find(roles, "Role")["rules"]) == granted(LEASE_RULES)
+
+
+def test_the_operator_takes_the_settings_it_is_given(helm: Helm) -> None:
+    (container,) = find(helm.render(scenario="production"), "Deployment")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    environment = {item["name"]: item.get("value", "pod's own") for item in container["env"]}
+    settings = read_settings(environment, identity="x", namespace="")
+    assert settings.namespace == "pod's own"
+    assert settings.served_namespaces == ("inference", "staging")
+    assert settings.torch_image == "registry.example.com:5000/enginecore/engine:0.1.0-cuda"
+    assert settings.coordinator_image == container["image"]
+    assert settings.image_pull_policy == "Always"
+    assert settings.log_level == "WARNING"
+    assert settings.lease_name == "enginecore-operator"
+
+
 def test_pod_monitors_only_where_the_kind_exists(helm: Helm) -> None:
     enabled = "monitoring.podMonitor.enabled=true"
 
@@ -108,11 +142,9 @@ def test_values_reach_the_operator(helm: Helm) -> None:
     deployment = find(objects, "Deployment")
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
-    env = {item["name"]: item.get("value") for item in container["env"]}
     assert deployment["spec"]["replicas"] == 3
     assert container["image"] == "registry.example.com:5000/enginecore/operator:0.1.0"
     assert container["imagePullPolicy"] == "Always"
-    assert "registry.example.com:5000/enginecore/engine:0.1.0-cuda" in env.values()
     assert pod["metadata"]["labels"]["team"] == "inference"
     assert pod["metadata"]["annotations"] == {"example.com/owner": "inference"}
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
