@@ -1,0 +1,50 @@
+"""What `import enginecore_client` costs: seconds, resident memory, distributions it needs.
+
+Each import runs in a fresh interpreter; the best of several counts, because other work on the
+machine only ever adds.
+"""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
+
+RUNS = 7
+SECONDS_BAR = 0.15
+MEMORY_BAR = 40 << 20
+DEPENDENCIES = {"pyzmq", "msgspec", "prometheus-client"}
+
+_PROBE = """
+import sys, time
+start = time.perf_counter()
+import enginecore_client
+seconds = time.perf_counter() - start
+status = open("/proc/self/status").read()
+resident = int(status.partition("VmRSS:")[2].split()[0]) * 1024
+print(seconds, resident, ",".join(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def measure(runs: int = RUNS) -> tuple[float, int, set[str]]:
+    """Return the least seconds and resident bytes of `runs` imports, and the modules loaded."""
+    seconds, resident = [], []
+    modules: set[str] = set()
+    for _ in range(runs):
+        text = subprocess.run(
+            [sys.executable, "-c", _PROBE], check=True, capture_output=True, text=True
+        ).stdout.split()
+        seconds.append(float(text[0]))
+        resident.append(int(text[1]))
+        modules |= set(text[2].split(","))
+    return min(seconds), min(resident), modules
+
+
+def dependencies() -> set[str]:
+    """Return the distributions that the client's own distribution requires without extras."""
+    found = requires("enginecore-client") or []
+    return {re.split(r"[^A-Za-z0-9._-]", item)[0] for item in found if "extra ==" not in item}
+
+
+if __name__ == "__main__":
+    best, memory, _ = measure()
+    sys.stdout.write(f"import enginecore_client: {best:.3f} s, {memory / (1 << 20):.1f} MiB\n")
