@@ -9,6 +9,8 @@ import subprocess
 import sys
 from importlib.metadata import requires
 
+from support.measures import Measure
+
 RUNS = 7
 SECONDS_BAR = 0.15
 MEMORY_BAR = 40 << 20
@@ -47,4 +49,6 @@ def dependencies() -> set[str]:
 
 if __name__ == "__main__":
     best, memory, _ = measure()
-    sys.stdout.write(f"import enginecore_client: {best:.3f} s, {memory / (1 << 20):.1f} MiB\n")
+    Measure("import", best, "s", SECONDS_BAR).print()
+    Measure("resident after import", memory / (1 << 20), "MiB", MEMORY_BAR / (1 << 20)).print()
+    Measure("dependencies", len(dependencies()), "", len(DEPENDENCIES)).print()
