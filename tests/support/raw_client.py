@@ -7,6 +7,7 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -62,7 +63,6 @@ class RawClient:
         self.output = self._socket(output_port, immediate=0, receive_hwm=receive_hwm)
         self._encoder = MsgpackEncoder()
         self._outputs = MsgpackDecoder(EngineCoreOutputs)
-        self._monitors: list[zmq.Socket[Any]] = []
         if hello:
             self.hello()
 
@@ -73,10 +73,6 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        for monitored in (self.input, self.output):
-            monitored.disable_monitor()
-        for monitor in self._monitors:
-            monitor.close(0)
         self._context.destroy(linger=0)
 
     def hello(self, **fields: Any) -> None:
@@ -155,9 +151,11 @@ class RawClient:
     def answer(self, call_id: int, seconds: float = WAIT_SECONDS) -> Any:
         """Return the value of a utility call's reply."""
         message = self.until(
-            lambda item: isinstance(item, EngineCoreOutputs)
-            and item.utility_output is not None
-            and item.utility_output.call_id == call_id,
+            lambda item: (
+                isinstance(item, EngineCoreOutputs)
+                and item.utility_output is not None
+                and item.utility_output.call_id == call_id
+            ),
             seconds,
         )
         assert message.utility_output.failure_message is None
@@ -169,19 +167,15 @@ class RawClient:
         journal: list[list[Any]] = self.answer(call_id)[0]
         return journal
 
-    def cut(self, socket: "zmq.Socket[bytes]", port: int) -> None:
-        """Break the TCP connection of `socket` to `port` under it, as a network would."""
+    def cut(self, port: int) -> None:
+        """Break the TCP connections of this process to `port`, as a network would."""
         for name in os.listdir("/proc/self/fd"):
-            try:
-                peer = sockets.socket(fileno=os.dup(int(name)))
-            except OSError:
-                continue
-            with peer:
-                try:
-                    if peer.type == sockets.SOCK_STREAM and peer.getpeername()[1] == port:
-                        peer.shutdown(sockets.SHUT_RDWR)
-                except (OSError, IndexError, TypeError):
+            with suppress(OSError):
+                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                     continue
+                with sockets.socket(fileno=os.dup(int(name))) as peer:
+                    if peer.family == sockets.AF_INET and peer.getpeername()[1] == port:
+                        peer.shutdown(sockets.SHUT_RDWR)
 
     def _socket(self, port: int, immediate: int, receive_hwm: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)

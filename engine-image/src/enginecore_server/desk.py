@@ -25,6 +25,7 @@ from enginecore_wire.codec import Buffer
 from enginecore_wire.control import (
     ControlMessage,
     Hello,
+    Phase,
     Ping,
     Reject,
     RejectCode,
@@ -133,6 +134,8 @@ class ClientDesk:
         # Loads are told when they change: without this, an idle engine would look unknown.
         load = self._state.load.current(self._state.in_flight)
         self.tell(session, replies.stats(self._state, load))
+        if self._state.phases.phase is Phase.DRAINING:
+            self.tell(session, replies.draining(self._state))
 
     def end_session(self, session: Session, reason: str) -> None:
         """Abort a session's requests and let its slot go once the engine has done so."""

@@ -8,7 +8,7 @@ import msgspec
 from enginecore_server import replies
 from enginecore_server.desk import ClientDesk
 from enginecore_server.state import ServerState
-from enginecore_wire.control import Draining, Phase
+from enginecore_wire.control import Phase
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Drain:
         seconds = self._state.config.drain_deadline_seconds
         self._deadline = now + seconds
         _log.info("draining for at most %.0f s: %s", seconds, reason)
-        self._desk.tell_all(Draining(reason=reason, deadline_seconds=seconds))
+        self._desk.tell_all(replies.draining(self._state))
         return True
 
     def hurry(self) -> None:

@@ -34,7 +34,7 @@ def end_with_parent() -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the pids of all live descendants of `root`, parents before children."""
+    """Return the pids of all descendants of `root`, zombies too, parents before children."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -65,8 +65,7 @@ def _stat(pid: int) -> list[str]:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    fields = text.rpartition(")")[2].split()
-    return [] if fields[0] == "Z" else fields
+    return text.rpartition(")")[2].split()
 
 
 def _prctl(option: int, value: int) -> None:

@@ -2,7 +2,7 @@
 
 from enginecore_server.sessions import Session
 from enginecore_server.state import ServerState
-from enginecore_wire.control import PhaseChange, Pong, Ready, Stats, Timers
+from enginecore_wire.control import Draining, PhaseChange, Pong, Ready, Stats, Timers
 from enginecore_wire.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -46,6 +46,12 @@ def phase_change(state: ServerState) -> PhaseChange:
     """Return PHASE as of now."""
     phases = state.phases
     return PhaseChange(phase=phases.phase, reason=phases.reason, since_seconds=phases.seconds)
+
+
+def draining(state: ServerState) -> Draining:
+    """Return DRAINING with the time that is left."""
+    left = state.config.drain_deadline_seconds - state.phases.seconds
+    return Draining(reason=state.phases.message, deadline_seconds=max(0.0, left))
 
 
 def pong(state: ServerState, session: Session, sequence: int) -> Pong:

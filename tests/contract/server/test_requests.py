@@ -1,0 +1,270 @@
+"""What clients ask for, good and bad, and what reaches the engine."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from enginecore_wire.codec import MsgpackEncoder
+from enginecore_wire.control import Limits, Reject, Stats
+from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
+from enginecore_wire.requests import RequestType, SamplingParams
+from support.eventually import eventually
+from support.pod import LOOPBACK, Pod
+from support.pod_pages import sample, short
+from support.raw_client import RawClient, request
+
+MakePod = Callable[..., Pod]
+Connect = Callable[..., RawClient]
+
+encode = msgspec.msgpack.encode
+
+BAD_FRAMES: list[tuple[str, list[Any], str]] = [
+    ("empty type", [b"", b""], "unknown_type"),
+    ("long type", [b"\x00\x00", b"\x90"], "unknown_type"),
+    ("start wave", [b"\x02", encode([1, None])], "unknown_type"),
+    ("executor failed", [b"\x04", b""], "unknown_type"),
+    ("wakeup", [b"\x05", b""], "unknown_type"),
+    ("unused control type", [b"\x8f", b"\x80"], "unknown_type"),
+    ("server's control type", [b"\x81", b"\x80"], "unknown_type"),
+    ("no body", [b"\x00"], "invalid_request"),
+    ("no msgpack", [b"\x00", b"\xc1"], "invalid_request"),
+    ("map for array", [b"\x00", b"\x80"], "invalid_request"),
+    ("eight items", [b"\x00", encode(["r", [1], None, {}, None, 0.0, None, None])],
+     "invalid_request"),
+    ("deep nesting", [b"\x00", b"\x91" * 100_000], "invalid_request"),
+    ("pickled extension", [b"\x00", encode(["r", msgspec.msgpack.Ext(1, b"x")])],
+     "invalid_request"),
+    ("token past vocabulary", [b"\x00", encode(request("r", prompt_token_ids=[1000]))],
+     "invalid_request"),
+    ("prompt past context", [b"\x00", encode(request("r", prompt_token_ids=[1] * 5000))],
+     "too_large"),
+    ("temperature", [b"\x00", encode(request("r", sampling_params=SamplingParams(temperature=9)))],
+     "invalid_request"),
+    ("max_tokens nil",
+     [b"\x00", encode(["r", [1], None, {"max_tokens": None}, None, 0.0, None, None, None])],
+     "invalid_request"),
+    ("missing frame", [b"\x00", encode(["r", None, None, {}, None, 0.0, None, None, None,
+                                        ["float32", [2, 2], 1]])], "invalid_request"),
+    ("abort of no array", [b"\x01", b"\x80"], "invalid_request"),
+    ("utility not listed", [b"\x03", encode([0, 7, "shutdown", []])], "unknown_method"),
+    ("utility dunder", [b"\x03", encode([0, 7, "__init__", []])], "unknown_method"),
+    ("pickled rpc", [b"\x03", encode([0, 7, "collective_rpc", [b"\x80\x04."]])],
+     "invalid_request"),
+    ("ping of garbage", [b"\x82", b"\xc1"], "invalid_request"),
+    ("too many frames", [b"\x00", encode(request("r")), *[b"x"] * 1100], "too_large"),
+]  # fmt: skip
+
+
+def test_bad_messages_harm_nothing(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod()
+    engine = pod.engine_processes()
+    client = connect(pod)
+    client.ready()
+    for name, frames, code in BAD_FRAMES:
+        client.send(*frames)
+        assert client.expect(Reject).code == code, name
+        client.add(request(name, max_tokens=2))
+        assert client.tokens(name) == ([1, 2], FinishReason.LENGTH), name
+    seen = {kind for kind, _ in client.journal(1)}
+    assert seen == {"add", "utility"}
+    assert pod.engine_processes() == engine
+    assert sample(pod, 'enginecore_server_rejected_total{reason="unknown_type"}') == 7.0
+
+
+def test_an_oversized_frame_is_refused(make_pod: MakePod, connect: Connect) -> None:
+    client = connect(make_pod(limits=Limits(frame_bytes=10_000)))
+    client.ready()
+    client.send(b"\x00", b"x" * 10_001)
+    assert client.expect(Reject).code == "too_large"
+    client.add(request("after"))
+    client.tokens("after")
+
+
+def test_a_far_too_large_frame_costs_its_sender_the_connection_only(
+    make_pod: MakePod, connect: Connect
+) -> None:
+    pod = make_pod(limits=Limits(frame_bytes=10_000), liveness=short())
+    rude, polite = connect(pod), connect(pod)
+    rude.ready()
+    polite.ready()
+    rude.send(b"\x00", b"x" * (4 << 20))
+    eventually(lambda: pod.status().clients == 1)
+    polite.add(request("unharmed"))
+    polite.tokens("unharmed")
+
+
+@pytest.mark.parametrize("claimed", [0, 2, 63, 5000])
+def test_the_server_writes_the_slot_itself(
+    make_pod: MakePod, connect: Connect, claimed: int
+) -> None:
+    pod = make_pod()
+    client, other = connect(pod), connect(pod)
+    client.ready()
+    other.ready()
+    client.add(request("mine", client_index=claimed))
+    client.tokens("mine")
+    client.call(9, "is_sleeping", slot=claimed)
+    assert client.answer(9) is False
+    assert not isinstance(other.receive(0.1), EngineCoreOutputs)
+
+
+def test_large_frames_pass_untouched(make_pod: MakePod, connect: Connect) -> None:
+    client = connect(make_pod("--payload-bytes", "300000", "--max-model-len", "70000"))
+    client.ready()
+    client.add(request("large", prompt_token_ids=[7] * 60_000, max_tokens=2))
+    first = client.expect(EngineCoreOutputs)
+    assert first.outputs[0].trace_headers == {"padding": "x" * 300_000}
+
+
+def test_ids_are_unique_across_clients(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--token-seconds", "0.01", "--tokens", "1000")
+    first, second = connect(pod), connect(pod)
+    first.ready()
+    second.ready()
+    first.add(request("taken", max_tokens=1000))
+    first.expect(EngineCoreOutputs)
+    for client in (first, second):
+        client.add(request("taken"))
+        refusal = client.expect(Reject)
+        assert (refusal.code, refusal.request_id) == ("duplicate_request_id", "taken")
+
+
+def test_an_abort_touches_only_its_senders_requests(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--token-seconds", "0.005", "--tokens", "30")
+    owner, stranger = connect(pod), connect(pod)
+    owner.ready()
+    stranger.ready()
+    owner.add(request("safe", max_tokens=30))
+    owner.expect(EngineCoreOutputs)
+    stranger.abort("safe", "unheard-of")
+    tokens, reason = owner.tokens("safe")
+    assert reason is FinishReason.LENGTH
+    assert len(tokens) == 29
+    assert ["abort", ["safe"]] not in owner.journal(1)
+    assert sample(pod, "enginecore_server_foreign_aborts_total") == 1.0
+
+
+def test_an_abort_clears_the_books(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--token-seconds", "0.01", "--tokens", "100000", "--max-model-len", "200000")
+    client = connect(pod)
+    client.ready()
+    client.add(request("gone", max_tokens=100_000))
+    client.expect(EngineCoreOutputs)
+    client.abort("gone")
+    eventually(lambda: pod.status().in_flight == 0)
+    assert ["abort", ["gone"]] in client.journal(1)
+
+
+def test_overload_is_refused_and_recovers(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--ignore", limits=Limits(in_flight=3))
+    client, other = connect(pod), connect(pod)
+    client.ready()
+    other.ready()
+    for number in range(5):
+        client.add(request(f"r{number}"))
+    assert [client.expect(Reject).request_id for _ in range(2)] == ["r3", "r4"]
+    other.add(request("others-have-room"))
+    eventually(lambda: pod.status().in_flight == 4)
+    client.abort("r0")
+    client.add(request("r5"))
+    eventually(lambda: ["add", "r5"] in other.journal(1))
+
+
+def test_a_slow_client_is_dropped_and_others_are_not(make_pod: MakePod, connect: Connect) -> None:
+    transport = msgspec.structs.replace(LOOPBACK, backlog_bytes=1 << 20)
+    pod = make_pod(
+        "--payload-bytes", "20000", "--tokens", "100000", "--max-model-len", "200000",
+        transport=transport,
+    )  # fmt: skip
+    slow = connect(pod, receive_hwm=10)
+    fast = connect(pod)
+    slow.ready()
+    fast.ready()
+    slow.add(request("unread", max_tokens=100_000))
+    fast.add(request("read", max_tokens=2000))
+    tokens, reason = fast.tokens("read")
+    assert (len(tokens), reason) == (2000, FinishReason.LENGTH)
+    eventually(lambda: pod.status().clients == 1)
+    assert ["abort", ["unread"]] in fast.journal(1)
+    assert sample(pod, "enginecore_server_slow_clients_total") == 1.0
+
+
+def test_a_flood_of_one_client_does_not_starve_another(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--tokens", "2", "--max-num-seqs", "4096", limits=Limits(in_flight=2000))
+    flood, single = connect(pod), connect(pod)
+    flood.ready()
+    single.ready()
+    pod.process.send_signal(signal.SIGSTOP)
+    for number in range(900):
+        flood.add(request(f"flood-{number}"))
+    single.add(request("single"))
+    pod.process.send_signal(signal.SIGCONT)
+    single.tokens("single")
+    order = [what for kind, what in single.journal(1) if kind == "add"]
+    assert order.index("single") < 450
+
+
+def test_replies_to_a_client_that_left_reach_nobody(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod(
+        "--token-seconds", "0.5", transport=msgspec.structs.replace(LOOPBACK, max_clients=2)
+    )
+    watcher, leaver = connect(pod), connect(pod)
+    watcher.ready()
+    leaver.ready()
+    leaver.add(request("busy"))
+    leaver.call(77, "is_sleeping")
+    leaver.send(b"\x89", b"\x80")
+    eventually(lambda: pod.status().clients == 1)
+
+    def next_owner() -> bool:
+        newcomer = connect(pod)
+        message = newcomer.receive(1.0)
+        return not isinstance(message, Reject)
+
+    eventually(next_owner)
+
+
+def test_stats_go_to_all_clients(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--stats", "--token-seconds", "0.02", "--tokens", "20")
+    busy, idle = connect(pod), connect(pod)
+    busy.ready()
+    idle.ready()
+    busy.add(request("work", max_tokens=20))
+
+    def running(count: int) -> Callable[[Any], bool]:
+        return lambda item: (
+            isinstance(item, Stats) and item.scheduler_stats.num_running_reqs == count
+        )
+
+    idle.until(running(1))
+    idle.until(running(0))
+
+
+def test_an_engine_aborted_to_idle_reads_idle(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--stats", "--token-seconds", "0.02", "--tokens", "1000")
+    client = connect(pod)
+    client.ready()
+    client.add(request("work", max_tokens=1000))
+    client.until(lambda item: isinstance(item, Stats) and item.scheduler_stats.num_running_reqs)
+    client.abort("work")
+    client.until(lambda item: isinstance(item, Stats) and not item.scheduler_stats.num_running_reqs)
+
+
+def test_sends_to_a_stopped_engine_are_bounded_by_the_limit(
+    make_pod: MakePod, connect: Connect
+) -> None:
+    pod = make_pod("--ignore", limits=Limits(in_flight=50))
+    client = connect(pod)
+    client.ready()
+    body = MsgpackEncoder().encode(request("x"))[0]
+    for number in range(200):
+        client.input.send_multipart(
+            [RequestType.ADD, body.replace(b"\xa1x", b"\xa4%04d" % number)], zmq.NOBLOCK
+        )
+    codes = {client.expect(Reject).code for _ in range(150)}
+    assert codes == {"overloaded"}
+    assert pod.status().in_flight == 50
