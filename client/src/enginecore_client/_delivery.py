@@ -100,11 +100,12 @@ class Delivery:
             connection.received = ready.outputs_sent
             return
         held = set(ready.requests)
+        strangers = sorted(held - connection.requests.keys())
         intact = self._compare(connection, ready.outputs_sent, now)
         lost = [r for r in connection.requests.values() if r.sent and r.internal_id not in held]
         if lost:
             self._lose(connection, lost, "the engine never received it, or its end was lost", now)
-        self.cancel(connection, sorted(held - connection.requests.keys()))
+        self.cancel(connection, strangers)
         if lost or not intact:
             self._lose_calls(connection)
 

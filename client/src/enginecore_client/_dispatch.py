@@ -75,7 +75,7 @@ class Dispatcher:
     def _choose(self, rank: int | None, now: float) -> Connection:
         working = self._fleet.working()
         if rank is not None:
-            if not self._fleet.has_rank(rank):
+            if not self._fleet.expects(rank):
                 raise RequestRejectedError(
                     f"data_parallel_rank: there is no engine {rank}", field="data_parallel_rank"
                 )

@@ -97,10 +97,16 @@ class Fleet:
         found = [c for c in self.connections.values() if c.state in WORKING and self.is_current(c)]
         return sorted(found, key=self.rank)
 
+    def expects(self, rank: int) -> bool:
+        """Say whether an address stands for this rank."""
+        return any(
+            self.rank(c) == rank for c in self.connections.values() if self.is_current(c)
+        ) or any(endpoint.index == rank for endpoint in self._endpoints.values())
+
     def has_rank(self, rank: int) -> bool:
-        """Say whether a connection has this rank, or is expected to."""
-        return any(self.rank(c) == rank for c in self.connections.values()) or any(
-            endpoint.index == rank for endpoint in self._endpoints.values()
+        """Say whether an address stands for this rank, or something of it is left."""
+        return self.expects(rank) or any(
+            self.rank(connection) == rank for connection in self.connections.values()
         )
 
     def lost(self, connection: Connection, now: float) -> None:

@@ -22,6 +22,6 @@ def test_public_names_are_there_and_nothing_else_is_public() -> None:
     public = {
         name
         for name, value in vars(enginecore_client).items()
-        if not name.startswith("_") and not type(value).__name__ == "module"
+        if not name.startswith("_") and type(value).__name__ != "module"
     }
     assert public == set(enginecore_client.__all__)

@@ -1,0 +1,555 @@
+"""What ClientCore decides, with pods in memory and a clock that the test moves."""
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from enginecore_client import (
+    ClientClosedError,
+    EngineCoreRequest,
+    EngineDeadError,
+    EngineDrainingError,
+    EngineNotReadyError,
+    FinishReason,
+    LostOutputsError,
+    OverloadedError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    SamplingParams,
+    UtilityError,
+)
+from enginecore_client._events import (
+    CallEnded,
+    Delivered,
+    EngineDown,
+    EngineRemoved,
+    EngineUp,
+    Reported,
+    RequestEnded,
+    StatsUpdate,
+)
+from enginecore_wire.control import (
+    Draining,
+    Limits,
+    PhaseChange,
+    Pong,
+    Reject,
+    Stats,
+)
+from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutput, SchedulerStats
+from support.memory_link import MemoryLink
+
+SINK = object()
+
+
+def request(name: str = "r", **fields: Any) -> EngineCoreRequest:
+    return EngineCoreRequest(name, [1, 2], sampling_params=SamplingParams(max_tokens=9), **fields)
+
+
+def add(link: MemoryLink, name: str = "r", sink: Any = SINK, rank: int | None = None, **options):
+    record = link.core.add(request(name, data_parallel_rank=rank), sink, link.now, **options)
+    link.run()
+    return record
+
+
+def of(kind: type, events: list[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_ids_slot_and_arrival_are_filled_in() -> None:
+    link = MemoryLink("a", ready=False)
+    pod = link.pod("a")
+    link.answer(pod, slot=5)
+    add(link, "mine")
+    (sent,) = pod.adds
+    assert sent.request_id.startswith("mine-")
+    assert len(sent.request_id) == len("mine-") + 8
+    assert (sent.external_req_id, sent.client_index, sent.arrival_time) == ("mine", 5, 7e8)
+
+
+def test_a_nameless_request_gets_a_name() -> None:
+    link = MemoryLink("a")
+    record = add(link, "")
+    assert record.request_id
+    assert link.pod("a").adds[0].external_req_id == record.request_id
+
+
+def test_outputs_reach_their_record_under_the_callers_name() -> None:
+    link = MemoryLink("a")
+    record = add(link, "mine")
+    pod = link.pod("a")
+    link.now += 0.5
+    (event,) = of(Delivered, link.token(pod, 0, 7))
+    ((delivered, output, gap),) = event.items
+    assert (delivered, output.request_id, output.new_token_ids) == (record, "mine", [7])
+    assert gap == pytest.approx(0.5)
+    assert event.queued is None
+    link.token(pod, 0, 8, reason=FinishReason.LENGTH)
+    assert link.core.unfinished == 0
+    assert of(Delivered, link.token(pod, 0, 9)) == [Delivered(0, [], None)]
+
+
+def test_queued_and_streamed_requests_are_told_apart_in_one_message() -> None:
+    link = MemoryLink("a")
+    add(link, "stream")
+    add(link, "queue", sink=None)
+    pod = link.pod("a")
+    names = [request.request_id for request in pod.adds]
+    outputs = [EngineCoreOutput(name, [i], finish_reason=1) for i, name in enumerate(names)]
+    (event,) = of(Delivered, link.outputs(pod, outputs=outputs, finished_requests=names))
+    assert len(event.items) == 2
+    assert [output.request_id for output in event.queued.outputs] == ["queue"]
+    assert event.queued.finished_requests == ["queue"]
+    assert event.queued.engine_index == 0
+
+
+def test_engine_index_is_the_ranks_not_the_engines_own() -> None:
+    link = MemoryLink("a", "b")
+    add(link, "x", sink=None, rank=1)
+    pod = link.pod("b")
+    outputs = [EngineCoreOutput(pod.adds[0].request_id, [1])]
+    (event,) = of(Delivered, link.outputs(pod, engine_index=0, outputs=outputs))
+    assert event.queued.engine_index == 1
+
+
+def test_rank_is_readys_unless_another_engine_has_it() -> None:
+    link = MemoryLink("a", "b", ready=False)
+    (up,) = of(EngineUp, link.answer(link.pod("a"), rank=7))
+    assert up.engine == 7
+    (up,) = of(EngineUp, link.answer(link.pod("b"), rank=7))
+    assert up.engine == 1
+
+
+def test_requests_spread_over_engines() -> None:
+    link = MemoryLink("a", "b", "c")
+    for number in range(9):
+        add(link, str(number))
+    assert [len(link.pod(name).adds) for name in "abc"] == [3, 3, 3]
+
+
+def test_coordinator_loads_outweigh_stats() -> None:
+    link = MemoryLink("a", "b")
+    frame = msgspec.msgpack.encode([[[0, 50, 0.1], [0, 2, 0.1]], 0, False])
+    link.core.receive_loads([frame], link.now)
+    link.control(link.pod("a"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=0)))
+    link.control(link.pod("b"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=99)))
+    add(link, "one")
+    assert len(link.pod("b").adds) == 1
+    link.core.receive_loads([b"\xc1"], link.now)
+    assert link.core.unreadable == 1
+
+
+def test_stale_coordinator_loads_give_way_to_stats() -> None:
+    link = MemoryLink("a", "b")
+    frame = msgspec.msgpack.encode([[[0, 50, 0.1], [0, 2, 0.1]], 0, False])
+    link.core.receive_loads([frame], link.now)
+    for _ in range(13):
+        link.wait(1.0)
+        for name in "ab":
+            pong = Pong(nonce=link.pod(name).hellos[-1].nonce)
+            link.control(link.pod(name), pong)
+    link.control(link.pod("a"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=0)))
+    link.control(link.pod("b"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=99)))
+    add(link, "one")
+    assert len(link.pod("a").adds) == 1
+
+
+@pytest.mark.parametrize("where", ["STATS", "outputs"])
+def test_stats_update_comes_before_the_outputs(where: str) -> None:
+    link = MemoryLink("a")
+    add(link, sink=None)
+    pod = link.pod("a")
+    stats = SchedulerStats(num_running_reqs=4)
+    if where == "STATS":
+        events = link.control(pod, Stats(scheduler_stats=stats))
+    else:
+        output = EngineCoreOutput(pod.adds[0].request_id, [1])
+        events = link.outputs(pod, outputs=[output], scheduler_stats=stats)
+        assert [type(event) for event in events] == [StatsUpdate, Delivered]
+    assert of(StatsUpdate, events) == [StatsUpdate(0, stats)]
+
+
+def test_stats_alone_are_worth_reading_only_to_readers_of_get_output() -> None:
+    link = MemoryLink("a")
+    pod = link.pod("a")
+    assert of(Delivered, link.outputs(pod, scheduler_stats=SchedulerStats())) == []
+    add(link, sink=None)
+    (event,) = of(Delivered, link.outputs(pod, scheduler_stats=SchedulerStats()))
+    assert event.queued.scheduler_stats == SchedulerStats()
+
+
+class TestNobodyTakesIt:
+    """Errors of add when no engine can take the request."""
+
+    def test_not_ready(self) -> None:
+        link = MemoryLink("a", ready=False)
+        with pytest.raises(EngineNotReadyError, match="rank 0 at ipc://a/in: Hello"):
+            add(link)
+
+    def test_dead(self) -> None:
+        link = MemoryLink("a")
+        link.answers = False
+        link.raw(link.pod("a"), ENGINE_CORE_DEAD)
+        with pytest.raises(EngineDeadError, match="no engine is alive: rank 0"):
+            add(link)
+        with pytest.raises(EngineDeadError):
+            link.core.call_targets(None)
+
+    def test_draining(self) -> None:
+        link = MemoryLink("a")
+        link.control(link.pod("a"), Draining())
+        with pytest.raises(EngineDrainingError):
+            add(link)
+        assert link.core.call_targets(None)
+
+    def test_overloaded(self) -> None:
+        link = MemoryLink("a", ready=False)
+        link.answer(link.pod("a"), limits=Limits(in_flight=1))
+        add(link, "one")
+        with pytest.raises(OverloadedError, match="limit of 1"):
+            add(link, "two")
+
+    def test_wrong_rank(self) -> None:
+        link = MemoryLink("a")
+        with pytest.raises(RequestRejectedError, match="there is no engine 3"):
+            add(link, rank=3)
+
+    def test_right_rank_that_is_down(self) -> None:
+        link = MemoryLink("a", "b")
+        link.answers = False
+        link.raw(link.pod("b"), ENGINE_CORE_DEAD)
+        with pytest.raises(EngineNotReadyError):
+            add(link, rank=1)
+
+    def test_closed(self) -> None:
+        link = MemoryLink("a")
+        link.core.close(link.now)
+        with pytest.raises(ClientClosedError):
+            add(link)
+
+    @pytest.mark.parametrize(
+        "arrange",
+        [
+            lambda link: link.raw(link.pod("a"), ENGINE_CORE_DEAD),
+            lambda link: link.control(link.pod("a"), Draining()),
+            lambda link: link.move(),
+        ],
+        ids=["dead", "draining", "no address"],
+    )
+    def test_with_retry_it_waits_for_an_engine(self, arrange) -> None:
+        link = MemoryLink("a")
+        arrange(link)
+        record = add(link, retry=True)
+        link.move("b")
+        link.wait(1.0)
+        assert [r.external_req_id for r in link.pod("b").adds] == [record.request_id]
+
+    def test_with_retry_a_wrong_request_still_fails_at_once(self) -> None:
+        link = MemoryLink("a")
+        with pytest.raises(RequestRejectedError):
+            link.core.add(EngineCoreRequest("x", [5000]), SINK, link.now, retry=True)
+        assert link.core.unfinished == 0
+
+    def test_waiting_ends_at_the_deadline(self) -> None:
+        link = MemoryLink("a", ready=False)
+        record = add(link, retry=True, deadline=link.now + 2)
+        (ended,) = of(RequestEnded, link.wait(3))
+        assert ended.record is record
+        assert isinstance(ended.error, RequestTimeoutError)
+        assert link.core.unfinished == 0
+
+
+class TestLoss:
+    """What ends when an engine goes."""
+
+    def test_death_ends_what_it_had_once(self) -> None:
+        link = MemoryLink("a", "b")
+        add(link, "s", rank=0)
+        add(link, "q", sink=None, rank=0)
+        add(link, "other", rank=1)
+        call = link.core.call(link.pod("a").link, "is_sleeping", [], None, None)
+        link.run()
+        events = link.raw(link.pod("a"), ENGINE_CORE_DEAD)
+        ended = {event.record.request_id: event.error for event in of(RequestEnded, events)}
+        assert set(ended) == {"s", "q"}
+        assert all(isinstance(error, EngineDeadError) for error in ended.values())
+        assert len({id(error) for error in ended.values()}) == 2
+        (reported,) = of(Reported, events)
+        assert (reported.error.engine, reported.error.request_ids) == (0, ("q",))
+        (ended_call,) = of(CallEnded, events)
+        assert ended_call.record is call
+        assert [event.engine for event in of(EngineDown, events)] == [0]
+        assert link.core.unfinished == 1
+
+    def test_an_idle_engines_death_is_reported_too(self) -> None:
+        link = MemoryLink("a")
+        assert len(of(Reported, link.raw(link.pod("a"), ENGINE_CORE_DEAD))) == 1
+
+    def test_the_end_of_a_drained_engine_is_no_death(self) -> None:
+        link = MemoryLink("a")
+        link.control(link.pod("a"), Draining())
+        link.down(link.pod("a"))
+        events = link.wait(1.0)
+        assert of(Reported, events) == []
+        assert len(of(EngineDown, events)) == 1
+
+    def test_a_new_pair_is_opened_with_new_names(self) -> None:
+        link = MemoryLink("a")
+        old = link.pod("a")
+        link.raw(old, ENGINE_CORE_DEAD)
+        link.wait(0.2)
+        new = link.pod("a")
+        assert new.link != old.link
+        assert new.hellos[0].nonce != old.hellos[0].nonce
+        add(link)
+        assert len(new.adds) == 1
+
+    def test_a_pod_that_keeps_ending_is_tried_less_and_less_often(self) -> None:
+        link = MemoryLink("a", ready=False)
+        times = []
+        for _ in range(60):
+            link.wait(0.5)
+            pod = link.pod("a")
+            if pod.connected:
+                times.append(link.now)
+                link.raw(pod, ENGINE_CORE_DEAD)
+        gaps = [b - a for a, b in pairwise(times)]
+        assert gaps[-1] >= 2.0
+        assert len(times) < 20
+
+    def test_a_short_break_keeps_streams(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        link.wait(0.3)
+        link.up(pod)
+        events = link.answer(pod, requests=[record.internal_id])
+        assert of(RequestEnded, events) == []
+        assert len(of(Delivered, link.token(pod, 0, 6))) == 1
+
+    def test_outputs_lost_in_a_break_end_the_streams(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        pod.outputs_sent += 2
+        link.up(pod)
+        (ended,) = of(RequestEnded, link.answer(pod, requests=[record.internal_id]))
+        assert isinstance(ended.error, LostOutputsError)
+        assert "2 messages" in str(ended.error)
+        assert pod.aborts == [record.internal_id]
+
+    def test_a_lost_add_is_found(self) -> None:
+        link = MemoryLink("a")
+        lost = add(link, "lost")
+        kept = add(link, "kept")
+        pod = link.pod("a")
+        link.down(pod)
+        link.up(pod)
+        (ended,) = of(RequestEnded, link.answer(pod, requests=[kept.internal_id, "stranger"]))
+        assert ended.record is lost
+        assert isinstance(ended.error, LostOutputsError)
+        assert set(pod.aborts) == {lost.internal_id, "stranger"}
+
+    def test_a_request_added_during_a_break_is_not_taken_for_lost(self) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        link.control(pod, PhaseChange("Ready"))
+        connection = link.core._fleet.connections[pod.link]
+        pod.connected = False
+        record = add(link)
+        assert not record.sent
+        link.down(pod)
+        link.up(pod)
+        events = link.answer(pod, requests=[])
+        assert of(RequestEnded, events) == []
+        assert [r.request_id for r in pod.adds] == [record.internal_id]
+        assert connection.requests == {record.internal_id: record}
+
+    def test_calls_lost_in_a_break_say_so(self) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        link.core.call(pod.link, "sleep", [1], None, None)
+        link.run()
+        link.down(pod)
+        pod.outputs_sent += 1
+        link.up(pod)
+        (ended,) = of(CallEnded, link.answer(pod))
+        assert isinstance(ended.error, LostOutputsError)
+        assert "may or may not have been executed" in str(ended.error)
+
+    def test_silence_and_oversleeping(self) -> None:
+        link = MemoryLink("a")
+        add(link)
+        link.now += 60
+        link.core.tick(link.now)
+        assert of(RequestEnded, link.run()) == []
+        (ended,) = of(RequestEnded, link.wait(4.5))
+        assert isinstance(ended.error, EngineDeadError)
+
+    def test_retry_moves_a_request_without_a_token(self) -> None:
+        link = MemoryLink("a", "b")
+        without = add(link, "without", rank=None, retry=True)
+        holder = next(p for p in link.pods.values() if p.adds)
+        other = next(p for p in link.pods.values() if p is not holder)
+        first_id = without.internal_id
+        link.raw(holder, ENGINE_CORE_DEAD)
+        link.wait(0.2)
+        assert [r.external_req_id for r in other.adds] == ["without"]
+        assert without.internal_id != first_id
+
+    def test_no_retry_after_a_token(self) -> None:
+        link = MemoryLink("a", "b")
+        add(link, "with", retry=True)
+        holder = next(p for p in link.pods.values() if p.adds)
+        link.token(holder, 0, 5)
+        (ended,) = of(RequestEnded, link.raw(holder, ENGINE_CORE_DEAD))
+        assert isinstance(ended.error, EngineDeadError)
+
+    def test_retry_after_overload_backs_off(self) -> None:
+        link = MemoryLink("a")
+        record = add(link, retry=True)
+        pod = link.pod("a")
+        for attempt in range(1, 6):
+            link.control(pod, Reject(code="overloaded", request_id=record.internal_id))
+            assert len(pod.adds) == attempt
+            link.wait(0.05 * 2 ** (attempt - 1) + 0.1, step=0.05)
+            assert len(pod.adds) == attempt + 1
+
+
+class TestMoves:
+    """Addresses that change."""
+
+    def test_a_removed_engine_goes_when_its_streams_have_ended(self) -> None:
+        link = MemoryLink("a", "b")
+        add(link, rank=1)
+        pod = link.pod("b")
+        assert of(EngineRemoved, link.move("a")) == []
+        with pytest.raises(RequestRejectedError, match="no engine 1"):
+            add(link, "new", rank=1)
+        events = link.token(pod, 0, 1, reason=FinishReason.STOP)
+        assert of(EngineRemoved, events) == [EngineRemoved(1)]
+        assert [(close.link, close.farewell) for close in link.closed] == [(pod.link, True)]
+
+    def test_a_replaced_engine_keeps_its_rank(self) -> None:
+        link = MemoryLink("a")
+        add(link, "old")
+        old = link.pod("a")
+        link.ranks["b"] = 0
+        events = link.move("b")
+        assert [event.engine for event in of(EngineUp, events)] == [0]
+        add(link, "new")
+        assert len(link.pod("b").adds) == 1
+        events = link.token(old, 0, 1, reason=FinishReason.STOP)
+        assert of(EngineRemoved, events) == []
+        assert [close.link for close in link.closed] == [old.link]
+
+    def test_the_same_addresses_change_nothing(self) -> None:
+        link = MemoryLink("a", "b")
+        before = set(link.pods)
+        link.move("a", "b")
+        link.move("", "b", "a")
+        assert set(link.pods) == before
+        assert link.closed == []
+
+    def test_stats_of_a_retired_engine_are_not_shown(self) -> None:
+        link = MemoryLink("a")
+        add(link)
+        link.move("b")
+        stats = Stats(scheduler_stats=SchedulerStats(num_running_reqs=9))
+        assert of(StatsUpdate, link.control(link.pods[1], stats)) == []
+
+
+class TestCalls:
+    """Utility calls."""
+
+    def test_reply_failure_and_stranger(self) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        for method in ("is_sleeping", "sleep"):
+            link.core.call(pod.link, method, [], None, None)
+        link.run()
+        (ended,) = of(CallEnded, link.reply(pod, 0, True))
+        assert (ended.value, ended.error) == (True, None)
+        (ended,) = of(CallEnded, link.reply(pod, 1, failure="Call to sleep method failed: no"))
+        assert isinstance(ended.error, UtilityError)
+        assert of(CallEnded, link.reply(pod, 0, True)) == []
+
+    def test_forgotten_call(self) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        call = link.core.call(pod.link, "is_sleeping", [], None, link.now + 5)
+        link.run()
+        link.core.forget_call(call)
+        link.run()
+        assert of(CallEnded, link.reply(pod, 0, True)) == []
+        assert of(CallEnded, link.wait(3)) == []
+
+    def test_deadline(self) -> None:
+        link = MemoryLink("a")
+        link.core.call(link.pod("a").link, "is_sleeping", [], None, link.now + 1)
+        link.run()
+        (ended,) = of(CallEnded, link.wait(2))
+        assert isinstance(ended.error, RequestTimeoutError)
+
+    @pytest.mark.parametrize("method", ["shutdown", "__init__", "add_request"])
+    def test_unlisted_method(self, method: str) -> None:
+        link = MemoryLink("a")
+        with pytest.raises(RequestRejectedError, match="is no utility call"):
+            link.core.call(link.pod("a").link, method, [], None, None)
+
+    def test_arguments_that_cannot_travel(self) -> None:
+        link = MemoryLink("a")
+        with pytest.raises(RequestRejectedError) as caught:
+            link.core.call(link.pod("a").link, "collective_rpc", [print], None, None)
+        assert caught.value.field == "args"
+
+
+def test_duplicate_names_only_matter_to_get_output() -> None:
+    link = MemoryLink("a")
+    for _ in range(3):
+        add(link, "same")
+    assert len({r.request_id for r in link.pod("a").adds}) == 3
+    add(link, "same", sink=None)
+    with pytest.raises(RequestRejectedError, match="could not tell the two apart"):
+        add(link, "same", sink=None)
+    link.core.abort(["same"])
+    link.run()
+    assert link.core.unfinished == 0
+    assert len(link.pod("a").aborts) == 4
+
+
+def test_abort_and_add_again_never_mixes_the_two() -> None:
+    link = MemoryLink("a")
+    pod = link.pod("a")
+    for turn in range(1000):
+        add(link, "same", sink=None)
+        link.core.abort(["same"])
+        link.run()
+        record = add(link, "same", sink=None)
+        assert of(Delivered, link.token(pod, 2 * turn, 1))[0].items == []
+        (event,) = of(Delivered, link.token(pod, 2 * turn + 1, 2, reason=FinishReason.STOP))
+        assert event.items[0][0] is record
+    assert link.core.unfinished == 0
+
+
+def test_close_ends_everything_with_bye() -> None:
+    link = MemoryLink("a", "b")
+    add(link, "one")
+    link.core.call(link.pod("b").link, "is_sleeping", [], None, None)
+    waiting = MemoryLink("c", ready=False)
+    add(waiting, retry=True)
+    for each in (link, waiting):
+        each.core.close(each.now)
+        events = each.run()
+        assert all(isinstance(e.error, ClientClosedError) for e in of(RequestEnded, events))
+        assert each.core.unfinished == 0
+        assert all(close.farewell for close in each.closed)
+        each.core.close(each.now)
+        assert each.run() == []
+    assert len(link.closed) == 2

@@ -1,0 +1,74 @@
+"""vLLM's load score and who wins by it."""
+
+from collections import Counter
+
+import pytest
+
+from enginecore_client._routing import Balancer, score
+from enginecore_wire.coordination import EngineLoad
+
+SCORES = [
+    # in flight, (waiting, running, kv), clients, score
+    (0, (0, 0, 0.0), 1, 0.0),
+    (3, (0, 0, 0.0), 1, 3.0),
+    (3, (0, 0, 0.0), 4, 12.0),
+    (1, (2, 5, 0.0), 1, 7.0),
+    (1, (0, 5, 1.0), 1, 5.0),
+    (1, (2, 5, 0.4), 1, 7.0),
+    (1, (2, 5, 0.75), 1, 7.0 + 2 * 6 * 0.25),
+    (10, (2, 5, 1.0), 2, 20.0 + 2 * 6 * 0.5),
+]
+
+
+@pytest.mark.parametrize(("in_flight", "load", "clients", "expected"), SCORES)
+def test_score(in_flight: int, load, clients: int, expected: float) -> None:
+    assert score(in_flight, EngineLoad(*load), clients) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3, 8])
+def test_the_first_2n_requests_are_split_evenly(engines: int) -> None:
+    balancer: Balancer[int] = Balancer()
+    in_flight = dict.fromkeys(range(engines), 0)
+    chosen = Counter()
+    for _ in range(2 * engines):
+        engine = balancer.choose(in_flight)
+        in_flight[engine] += 1
+        chosen[engine] += 1
+    assert set(chosen.values()) == {2}
+
+
+def test_clients_start_at_different_engines() -> None:
+    starts = [Balancer(index, 4).choose(dict.fromkeys(range(4), 0)) for index in range(4)]
+    assert starts == [0, 1, 2, 3]
+
+
+def test_a_stale_report_does_not_hide_own_requests() -> None:
+    balancer: Balancer[int] = Balancer()
+    in_flight = {0: 0, 1: 0}
+    for _ in range(100):
+        for engine in (0, 1):
+            balancer.report(engine, EngineLoad(0, 0, 0.0))
+        in_flight[balancer.choose(in_flight)] += 1
+    assert abs(in_flight[0] - in_flight[1]) <= 1
+
+
+def test_the_less_loaded_engine_wins_and_full_memory_repels() -> None:
+    balancer: Balancer[int] = Balancer()
+    balancer.report(0, EngineLoad(0, 9, 0.1))
+    balancer.report(1, EngineLoad(0, 3, 0.1))
+    assert balancer.choose({0: 0, 1: 0}) == 1
+    balancer.report(0, EngineLoad(2, 4, 1.0))
+    balancer.report(1, EngineLoad(2, 5, 0.2))
+    assert balancer.choose({0: 0, 1: 0}) == 1
+    balancer.forget(1)
+    assert balancer.choose({0: 0, 1: 0}) == 1
+
+
+def test_choices_count_until_the_next_report() -> None:
+    balancer: Balancer[int] = Balancer()
+    balancer.report(0, EngineLoad(0, 0, 0.0))
+    balancer.report(1, EngineLoad(0, 2, 0.0))
+    assert [balancer.choose({0: 0, 1: 0}) for _ in range(2)] == [0, 0]
+    assert balancer.choose({0: 0, 1: 0}) in (0, 1)
+    balancer.report(0, EngineLoad(0, 0, 0.0))
+    assert balancer.choose({0: 0, 1: 0}) == 0
