@@ -83,19 +83,26 @@ def _judge_skip(config: pytest.Config, report: pytest.TestReport | pytest.Collec
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_module_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the module's last test if the module leaves something behind, orphans included."""
+def no_module_leaks(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Fail the module's last test if the module leaves something behind, orphans included.
+
+    Yields the leaks that tests reported already, after which the module has nothing to add.
+    """
     before = holdings(descendants=True)
-    yield
-    _report(settled_leaks(before, _allowed(request.node), descendants=True))
+    reported: list[str] = []
+    yield reported
+    if not reported:
+        _fail(settled_leaks(before, _allowed(request.node), descendants=True))
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest, no_module_leaks: None) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, no_module_leaks: list[str]) -> Iterator[None]:
     """Fail a test that leaves threads, sockets or child processes behind."""
     before = holdings(descendants=False)
     yield
-    _report(settled_leaks(before, _allowed(request.node), descendants=False))
+    leaks = settled_leaks(before, _allowed(request.node), descendants=False)
+    no_module_leaks += leaks
+    _fail(leaks)
 
 
 def _allowed(node: pytest.Item | pytest.Module) -> frozenset[str]:
@@ -107,7 +114,7 @@ def _allowed(node: pytest.Item | pytest.Module) -> frozenset[str]:
     return frozenset(allowed)
 
 
-def _report(leaks: dict[str, list[str]]) -> None:
+def _fail(leaks: dict[str, list[str]]) -> None:
     if leaks:
         lines = [f"{kind}: {', '.join(names)}" for kind, names in leaks.items()]
         pytest.fail("left behind: " + "; ".join(lines), pytrace=False)

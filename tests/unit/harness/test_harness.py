@@ -1,6 +1,7 @@
 """The test harness itself: pytest runs small files under this repository's conftest."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ LEAKS = {
     "thread": "import threading\ndef test_it():\n"
     "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
     "socket": "import socket\nkept = []\ndef test_it():\n    kept.append(socket.socket())\n",
-    "zmq socket": "import zmq\nkept = []\ndef test_it():\n"
+    "zmq_socket": "import zmq\nkept = []\ndef test_it():\n"
     "    kept.append(zmq.Context().socket(zmq.PULL))\n",
     "child": "import subprocess\nkept = []\ndef test_it():\n"
     "    kept.append(subprocess.Popen(['sleep', '3']))\n",
@@ -39,8 +40,11 @@ HANGING = (
 )
 
 
-def run(tmp_path: Path, source: str, *options: str, skips: str = "", **env: str) -> tuple[int, str]:
-    """Run pytest on one file in a directory of its own; returns the exit code and the output."""
+def run(
+    tmp_path: Path, source: str | dict[str, str], *options: str, skips: str = "", **env: str
+) -> tuple[int, str]:
+    """Run pytest on one file (or several, by name) in a directory of its own; returns the exit
+    code and the output."""
     shutil.copy(TESTS / "conftest.py", tmp_path)
     shutil.copytree(
         TESTS / "support", tmp_path / "support", ignore=shutil.ignore_patterns("__pycache__")
@@ -51,7 +55,9 @@ def run(tmp_path: Path, source: str, *options: str, skips: str = "", **env: str)
     config = config.replace('pythonpath = ["tests"]', f'pythonpath = [".", "{TESTS}"]')
     (tmp_path / "pyproject.toml").write_text(config.replace('testpaths = ["tests"]', ""))
     (tmp_path / "skips.toml").write_text(skips)
-    (tmp_path / "test_case.py").write_text(source)
+    files = {"case": source} if isinstance(source, str) else source
+    for name, text in files.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
         cwd=tmp_path,
@@ -64,17 +70,12 @@ def run(tmp_path: Path, source: str, *options: str, skips: str = "", **env: str)
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("what", LEAKS)
-def test_leak_fails_the_test(what: str, tmp_path: Path) -> None:
-    code, output = run(tmp_path, LEAKS[what])
+def test_each_leak_fails_its_test_and_clean_ones_pass(tmp_path: Path) -> None:
+    code, output = run(tmp_path, LEAKS | {"clean": CLEAN})
     assert code == 1, output
-    assert "left behind" in output
-
-
-def test_clean_tests_pass(tmp_path: Path) -> None:
-    code, output = run(tmp_path, CLEAN)
-    assert code == 0, output
-    assert "2 passed" in output
+    found = set(re.findall(r"^ERROR test_(\w+)\.py::test_it - Failed: left behind", output, re.M))
+    assert found == set(LEAKS), output
+    assert "test_clean" not in output
 
 
 def test_leak_with_a_reason_passes(tmp_path: Path) -> None:
