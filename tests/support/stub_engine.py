@@ -9,7 +9,9 @@ Every running request gets one token per step, in one message per client, as vLL
 token i of a request is `prompt[i % len(prompt)]`, so a caller can check what it receives.
 What would break vLLM breaks this engine in the same way: an unreadable message or an unknown
 type makes it deaf, a client index past the outputs makes it mute, a token id past the
-vocabulary, a prompt past the context or a second ADD of a running id kills it.
+vocabulary, a prompt past the context or a second ADD of a running id kills it. One thread does
+everything, which is fastest; with --threads input, loop and output have one each, joined by
+queues, as in vLLM.
 
 The utility call `collective_rpc(method)` steers it while it runs:
 
@@ -24,9 +26,11 @@ The utility call `collective_rpc(method)` steers it while it runs:
 import argparse
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -71,7 +75,7 @@ class EngineDiedError(Exception):
 
 
 class StubEngine:
-    """The loop, its sockets and its requests. Single-threaded."""
+    """The loop, its sockets and its requests."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -90,6 +94,15 @@ class StubEngine:
         self._deaf = self._mute = self._stopping = False
         self._stats = options.stats
         self._steps = 0
+        self._arrived: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+        self._departing: queue.SimpleQueue[tuple[int, EngineCoreOutputs] | None] = (
+            queue.SimpleQueue()
+        )
+        self._threads = [
+            threading.Thread(target=target, name=target.__name__)
+            for target in (self._pump_input, self._pump_output)
+            if options.threads
+        ]
 
     def start(self) -> None:
         """Say HELLO, take the addresses, pretend to load, report READY."""
@@ -121,6 +134,8 @@ class StubEngine:
     def run(self) -> None:
         """Compute until SIGTERM."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        for thread in self._threads:
+            thread.start()
         next_step = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
@@ -130,6 +145,9 @@ class StubEngine:
                 for _ in range(self._options.steps):
                     self._step()
                 next_step = time.monotonic() + self._options.token_seconds
+        self._departing.put(None)
+        for thread in self._threads:
+            thread.join()
         self._context.destroy(linger=2000)
 
     def die(self) -> None:
@@ -185,15 +203,39 @@ class StubEngine:
         if self._deaf:
             time.sleep(min(seconds, 0.01))
             return
+        if self._threads:
+            self._receive_from_thread(seconds)
+            return
         for dealer, _ in self._poller.poll(round(seconds * 1000)):
             while not self._deaf:
-                try:
-                    self._take(dealer.recv_multipart())
-                except (msgspec.MsgspecError, ValueError, IndexError) as error:
-                    print(f"stub: input thread died: {error}", file=sys.stderr, flush=True)
-                    self._deaf = True
+                self._take_checked(dealer.recv_multipart())
                 if not dealer.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                     break
+
+    def _receive_from_thread(self, seconds: float) -> None:
+        try:
+            self._take_checked(self._arrived.get(timeout=seconds))
+            while True:
+                self._take_checked(self._arrived.get_nowait())
+        except queue.Empty:
+            return
+
+    def _pump_input(self) -> None:
+        while not self._stopping:
+            for dealer, _ in self._poller.poll(100):
+                self._arrived.put(dealer.recv_multipart())
+
+    def _pump_output(self) -> None:
+        while (departing := self._departing.get()) is not None:
+            client_index, outputs = departing
+            self._outputs[client_index].send_multipart(self._encoder.encode(outputs))
+
+    def _take_checked(self, frames: Sequence[bytes]) -> None:
+        try:
+            self._take(frames)
+        except (msgspec.MsgspecError, ValueError, IndexError) as error:
+            print(f"stub: input thread died: {error}", file=sys.stderr, flush=True)
+            self._deaf = True
 
     def _take(self, frames: Sequence[bytes]) -> None:
         kind, body, aux = frames[0], frames[1], frames[2:]
@@ -314,7 +356,11 @@ class StubEngine:
         if not 0 <= client_index < len(self._outputs):
             print(f"stub: output thread died: client {client_index}", file=sys.stderr, flush=True)
             self._mute = True
-        if not self._mute:
+        if self._mute:
+            return
+        if self._threads:
+            self._departing.put((client_index, outputs))
+        else:
             self._outputs[client_index].send_multipart(self._encoder.encode(outputs))
 
     def _on_sigterm(self, _signal: int, _frame: Any) -> None:
@@ -342,6 +388,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--payload-bytes", type=int, default=0, help="padding per output")
     parser.add_argument("--token-seconds", type=float, default=0.0, help="time of one step")
     parser.add_argument("--steps", type=int, default=1, help="steps between looks at the input")
+    parser.add_argument("--threads", action="store_true", help="vLLM's three threads")
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--load-log", action="store_true", help="log while loading")
     parser.add_argument("--max-model-len", type=int, default=2048)

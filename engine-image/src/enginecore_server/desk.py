@@ -199,7 +199,7 @@ class ClientDesk:
 
     def _add(self, session: Session, frames: list[zmq.Frame]) -> None:
         phase = self._state.phases.phase
-        body, *aux = _buffers(frames)
+        payloads, (body, *aux) = _payloads(frames)
         if not self._state.phases.accepts_clients:
             self._reject(session, closed(phase, request_id=request_id_of(body)))
             return
@@ -207,12 +207,12 @@ class ClientDesk:
         if not isinstance(verdict, Add):
             self._reject(session, verdict)
             return
-        self._forward(RequestType.ADD, verdict.body, frames)
+        self._forward(RequestType.ADD, verdict.body, payloads)
         self._state.book.add(session, verdict.request_id, verdict.prompt_tokens, time.monotonic())
 
     def _utility(self, session: Session, frames: list[zmq.Frame]) -> None:
         phase = self._state.phases.phase
-        body, *aux = _buffers(frames)
+        payloads, (body, *aux) = _payloads(frames)
         if not self._state.phases.accepts_clients:
             self._reject(session, closed(phase, call_id=call_id_of(body)))
             return
@@ -223,7 +223,7 @@ class ClientDesk:
             self._reject(session, verdict)
             return
         session.calls.add(verdict.call_id)
-        self._forward(RequestType.UTILITY, verdict.body, frames)
+        self._forward(RequestType.UTILITY, verdict.body, payloads)
 
     def _abort(self, session: Session, frames: list[zmq.Frame]) -> None:
         if not self._state.phases.accepts_clients:
@@ -253,9 +253,8 @@ class ClientDesk:
     def _bye(self, session: Session, _frames: list[zmq.Frame]) -> None:
         self.end_session(session, "it said goodbye")
 
-    def _forward(self, kind: bytes, patched: bytes | None, frames: list[zmq.Frame]) -> None:
-        body = _payload(frames[1]) if patched is None else patched
-        self._link.send(kind, body, [_payload(frame) for frame in frames[2:]])
+    def _forward(self, kind: bytes, patched: bytes | None, payloads: list[Payload]) -> None:
+        self._link.send(kind, payloads[0] if patched is None else patched, payloads[1:])
 
     def _reject(self, session: Session, reject: Reject) -> None:
         self._state.tally.rejected[reject.code] += 1
@@ -267,12 +266,19 @@ class ClientDesk:
         self.exposed.send_stranger(identity, encode_control(message))
 
 
-def _buffers(frames: list[zmq.Frame]) -> list[Buffer]:
-    return [frame.buffer for frame in frames[1:]]
-
-
-def _payload(frame: zmq.Frame) -> Payload:
-    return frame.bytes if len(frame) < _COPIED_BYTES else frame
+def _payloads(frames: list[zmq.Frame]) -> tuple[list[Payload], list[Buffer]]:
+    """Return what follows the type byte, as it is sent on and as it is read."""
+    payloads: list[Payload] = []
+    buffers: list[Buffer] = []
+    for frame in frames[1:]:
+        if len(frame) < _COPIED_BYTES:
+            body = frame.bytes
+            payloads.append(body)
+            buffers.append(body)
+        else:
+            payloads.append(frame)
+            buffers.append(frame.buffer)
+    return payloads, buffers
 
 
 def _mismatch(hello: Hello) -> Reject:
