@@ -117,6 +117,7 @@ class Metrics(NoMetrics):
                     self._forget(engine)
                     self._models[engine] = ready.model_name
                 self._of(self._ready, engine).set(1)
+                self._stats(engine, SchedulerStats())
             case EngineDown(engine):
                 self._of(self._ready, engine).set(0)
                 self._of(self._losses, engine).inc()
