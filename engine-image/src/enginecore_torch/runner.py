@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from enginecore_torch.attention import AttentionGroup, KVCache
+from enginecore_torch.attention import AttentionGroup, KVCache, make_group
 from enginecore_torch.blocks import NULL_BLOCK
 from enginecore_torch.logprobs import join, prompt_logprobs
 from enginecore_torch.models.llama import ForwardBatch, LlamaModel
@@ -115,12 +115,8 @@ class ModelRunner:
         slots = self._cache.token_slots(
             self._tensor(blocks.reshape(-1)), self._tensor((positions % size).reshape(-1))
         )
-        visible = np.arange(tables.shape[1] * size) <= positions[:, None, :, None]
-        mask = torch.zeros(visible.shape, dtype=self._cache.dtype, device=self._device)
-        mask.masked_fill_(self._tensor(~visible), -torch.inf)
-        rows = self._cache.block_rows(self._tensor(tables))
-        sequences, queries = positions.shape
-        return AttentionGroup(first, sequences, queries, rows, mask), slots
+        group = make_group(self._cache, first, self._tensor(tables), self._tensor(positions))
+        return group, slots
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
@@ -142,11 +138,11 @@ class ModelRunner:
             parts.append(prompt_logprobs(logprobs, targets, wanted))
 
 
-def _group_key(item: ScheduledSequence, cache: KVCache) -> tuple[int, int]:
-    """What sequences must share to be attended to together: the number of new tokens, and
-    about the same length, so that less than half of what is read is padding."""
+def _group_key(item: ScheduledSequence, cache: KVCache) -> tuple[int, bool, int]:
+    """What sequences must share to be attended to together: the number of new tokens, whether
+    they begin, and about the same length, so that less than half of what is read is padding."""
     blocks = -(-(item.start + item.count) // cache.shape.block_size)
-    return item.count, (blocks - 1).bit_length()
+    return item.count, item.start == 0, (blocks - 1).bit_length()
 
 
 def _block_tables(sequences: list[Sequence]) -> np.ndarray[Any, Any]:
