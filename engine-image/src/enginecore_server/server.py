@@ -39,7 +39,7 @@ from enginecore_wire.contract import DRAIN_TOKEN_ENV, ServerConfig, ServerStatus
 from enginecore_wire.control import Phase
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 
-TICK_SECONDS: Final = 0.025
+TICK_SECONDS: Final = 0.05
 SWEEP_SECONDS: Final = 0.1
 LINGER_SECONDS: Final = 2.0
 ENGINE_STOP_SECONDS: Final = 10.0

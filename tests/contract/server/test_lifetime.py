@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from enginecore_wire.contract import CONFIG_ENV, LivenessConfig, ServerStatus
 from enginecore_wire.control import Draining, PhaseChange, Reject
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs, FinishReason
 from support.eventually import eventually
-from support.pod import DRAIN_TOKEN, Pod, stub_config
+from support.pod import DRAIN_TOKEN, LOOPBACK, Pod, alive, stub_config
 from support.pod_pages import http, sample
 from support.raw_client import RawClient, request
 
@@ -304,6 +305,29 @@ def test_orphans_of_the_engine_are_reaped(make_pod: MakePod) -> None:
     assert pod.process.wait(15) == 0
     assert not _alive(launcher)
     assert not _alive(engine)
+
+
+@pytest.mark.parametrize("options", [(), ("--launcher",)], ids=["engine alone", "launcher"])
+def test_a_killed_server_takes_its_engine_with_it(
+    make_pod: MakePod, options: tuple[str, ...]
+) -> None:
+    pod = make_pod(*options)
+    below = pod.engine_processes()
+    pod.process.kill()
+    pod.process.wait(5)
+    eventually(lambda: not any(alive(pid) for pid in below))
+
+
+def test_both_address_families_are_served(make_pod: MakePod) -> None:
+    transport = msgspec.structs.replace(LOOPBACK, host="*")
+    pod = make_pod(transport=transport)
+    for host in ("127.0.0.1", "::1"):
+        for port in (pod.input_port, pod.output_port):
+            with socket.create_connection((host, port), timeout=5) as connection:
+                assert connection.recv(1) == b"\xff"
+        with socket.create_connection((host, pod.http_port), timeout=5) as connection:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            assert b" 200 " in connection.recv(100)
 
 
 def _alive(pid: int) -> bool:

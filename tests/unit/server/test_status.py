@@ -1,7 +1,10 @@
 """The status document and its short form."""
 
+from pathlib import Path
+
 import msgspec
 
+from enginecore_server.child import write_termination_message
 from enginecore_server.state import ServerState
 from enginecore_server.status import TERMINATION_BYTES, Ports, server_status, termination_message
 from enginecore_wire.contract import ModelConfig, ServerConfig, ServerStatus
@@ -30,3 +33,12 @@ def test_the_termination_message_keeps_the_last_lines_that_fit() -> None:
     assert len(text) <= TERMINATION_BYTES
     assert 10 <= len(kept) < 50
     assert kept == lines[-len(kept) :]
+
+
+def test_only_a_pod_gets_a_termination_message(tmp_path: Path) -> None:
+    place = tmp_path / "termination-log"
+    write_termination_message(b"why", place)
+    assert not place.exists()
+    place.touch()
+    write_termination_message(b"why", place)
+    assert place.read_bytes() == b"why"
