@@ -80,7 +80,7 @@ class ClientCore:
         self._retired: set[int] = set()
         self._sendable: set[int] = set()
         self._last_tick = now
-        self._loads_at: float | None = None
+        self._loads_at = now
 
     @property
     def unfinished(self) -> int:
@@ -216,8 +216,8 @@ class ClientCore:
         """Say whether a link is still wanted."""
         return link in self._fleet.connections
 
-    def unresolved(self, link: int, reason: str) -> None:
-        """Take note that a name could not be resolved."""
+    def unreachable(self, link: int, reason: str) -> None:
+        """Take note that no connection can even be tried."""
         connection = self._fleet.connections.get(link)
         if connection is not None:
             connection.name_error = reason
@@ -262,16 +262,17 @@ class ClientCore:
         self._expire(now)
         for record in self._ledger.due(now):
             self._try_again(record, now)
-        if self._loads_at is not None and now - self._loads_at > LOADS_STALE_SECONDS:
+        if now - self._loads_at > LOADS_STALE_SECONDS:
             self._delivery.loads_known = False
+            self._loads_at = now
+            self._fleet.subscribe_again()
         self._close_retired()
 
-    def close(self, now: float) -> None:
-        """End everything: requests and calls with ClientClosedError, sessions with BYE."""
+    def close(self, error: ClientClosedError, now: float) -> None:
+        """End everything: requests and calls with `error`, sessions with BYE."""
         if self.closed:
             return
         self.closed = True
-        error = ClientClosedError("the client was closed")
         for record in [record for _, record in self._ledger.waiting.values()]:
             record.request = None
             self._ledger.fail([record], None, error, now)

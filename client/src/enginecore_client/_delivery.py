@@ -206,7 +206,8 @@ class Delivery:
         message.engine_index = rank
         message.outputs = queued
         message.utility_output = None
-        self._ledger.events.append(Delivered(rank, items, message if worth else None))
+        if items or worth:
+            self._ledger.events.append(Delivered(rank, items, message if worth else None))
 
     def _name(self, connection: Connection, names: dict[str, str], internal_id: str) -> str:
         record = connection.requests.get(internal_id)

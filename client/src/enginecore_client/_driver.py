@@ -5,8 +5,12 @@ A driver belongs to one thread or loop, holds no reference to a client, and neve
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Final, Protocol
 
+import zmq
+
+from enginecore_client._addresses import host_name
 from enginecore_client._books import RequestRecord
 from enginecore_client._core import ClientCore
 from enginecore_client._events import (
@@ -94,15 +98,11 @@ class Driver:
 
     def drain(self, link: int) -> None:
         """Read what an engine sent."""
-        now = self.clock()
-        count = 0
-        for frames in self._sockets.messages(link):
-            self.core.receive(link, frames, now)
-            count += 1
+        count = self._take(link)
         if count:
             self.pump()
         if count == BURST:
-            self._watcher.again(lambda: self.drain(link))
+            self._watcher.again(partial(self.drain, link))
 
     def pump(self) -> None:
         """Carry out what the core wants, send what it has, tell of what happened."""
@@ -112,8 +112,8 @@ class Driver:
                     self._open(action)
                 case Close(link, farewell):
                     self._sockets.close(link, farewell=farewell)
-                case Subscribe(address):
-                    self._sockets.subscribe(address)
+                case Subscribe(address, attempt):
+                    self._subscribe(address, attempt)
         for connection in self.core.take_sendable():
             while (item := connection.next_frames()) is not None:
                 if not self._sockets.send(connection.link, *item):
@@ -148,21 +148,31 @@ class Driver:
         self.core.abort_record(record)
         self.pump()
 
-    def shut(self) -> None:
-        """End everything that is unfinished and close all sockets; later calls do nothing."""
+    def drop_record(self, record: RequestRecord) -> None:
+        """End one request soon; may be called anywhere, also by the garbage collector."""
+        self._post(lambda: self.abort_record(record))
+
+    def shut(self, failure: BaseException | None = None) -> None:
+        """End everything that is unfinished and close all sockets; later calls do nothing.
+
+        Args:
+            failure: what went wrong, if the client did not end by itself.
+        """
         if self.core.closed:
             return
-        self.core.close(self.clock())
+        reason = "the client was closed" if failure is None else f"the client failed: {failure!r}"
+        error = ClientClosedError(reason)
+        self.core.close(error, self.clock())
         self.source.close()
         self.pump()
         self._sockets.close_all()
         self._metrics.close()
-        self._inbox.finish(ClientClosedError("the client was closed"))
+        self._inbox.finish(error)
         self.on_change()
 
     def _open(self, action: Open) -> None:
         if not action.endpoint.named:
-            self._sockets.open(action.link, action.routing_id, action.endpoint.key)
+            self._connect(action, action.endpoint.key)
             return
 
         def found(result: tuple[str, ...] | OSError) -> None:
@@ -175,15 +185,33 @@ class Driver:
             return
         if isinstance(result, OSError):
             reason = f"its name cannot be resolved ({result.strerror or result})"
-            self.core.unresolved(action.link, reason)
+            self.core.unreachable(action.link, reason)
         else:
-            self._sockets.open(action.link, action.routing_id, (result[0], result[1]))
+            self._connect(action, (result[0], result[1]))
+
+    def _connect(self, action: Open, addresses: tuple[str, str]) -> None:
+        try:
+            self._sockets.open(action.link, action.routing_id, addresses)
+        except zmq.ZMQError as error:
+            self.core.unreachable(action.link, f"ZMQ cannot connect there ({error.strerror})")
+
+    def _subscribe(self, address: str | None, attempt: int) -> None:
+        self._sockets.subscribe(None)
+        if address is None or host_name(address) is None:
+            self._sockets.subscribe(address)
+            return
+
+        def found(result: tuple[str, ...] | OSError) -> None:
+            if not isinstance(result, OSError):
+                self._post(lambda: self._sockets.subscribe(result[0]))
+
+        Lookup(found).start((address,), attempt)
 
     def _monitor(self, link: int, channel: Channel) -> None:
         changes = list(self._sockets.transitions(link, channel))
         if not changes:
             return
-        while any(True for _ in self._drained(link)):
+        while self._take(link):  # what came before the change counts before it
             pass
         now = self.clock()
         for up in changes:
@@ -193,11 +221,14 @@ class Driver:
                 self.core.disconnected(link, channel, now)
         self.pump()
 
-    def _drained(self, link: int) -> Any:
+    def _take(self, link: int) -> int:
+        """Give the core what an engine sent, at most BURST messages; return how many."""
         now = self.clock()
+        count = 0
         for frames in self._sockets.messages(link):
             self.core.receive(link, frames, now)
-            yield frames
+            count += 1
+        return count
 
     def _loads(self) -> None:
         now = self.clock()

@@ -29,6 +29,7 @@ class Subscribe(NamedTuple):
     """Take load reports from this coordinator from now on (None: from nobody)."""
 
     address: str | None
+    attempt: int = 0
 
 
 class Delivered(NamedTuple):

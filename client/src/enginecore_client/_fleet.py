@@ -44,6 +44,7 @@ class Fleet:
         self._last_error: dict[Key, EngineCoreError] = {}
         self._links = 0
         self._stats_address: str | None = None
+        self._subscriptions = 0
 
     def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
         """Follow new addresses; return the connections whose address is gone."""
@@ -69,6 +70,12 @@ class Fleet:
             self._stats_address = addresses.stats_update_address
             self.actions.append(Subscribe(self._stats_address))
         return retired
+
+    def subscribe_again(self) -> None:
+        """Have the coordinator's address resolved and connected anew."""
+        if self._stats_address is not None:
+            self._subscriptions += 1
+            self.actions.append(Subscribe(self._stats_address, self._subscriptions))
 
     def is_current(self, connection: Connection) -> bool:
         """Say whether new requests may ever go to this connection."""

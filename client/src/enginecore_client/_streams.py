@@ -18,12 +18,17 @@ class SyncStream:
     request.
     """
 
-    def __init__(self, owner: object, mailbox: ThreadMailbox[Any], record: RequestRecord,
-                 abort: Callable[[RequestRecord], None]) -> None:  # fmt: skip
-        self._owner = owner
+    def __init__(
+        self,
+        mailbox: ThreadMailbox[Any],
+        record: RequestRecord,
+        abort: Callable[[RequestRecord], None],
+        drop: Callable[[RequestRecord], None],
+    ) -> None:
         self._mailbox = mailbox
         self._record = record
         self._abort = abort
+        self._drop = drop
         self._ended = False
 
     @property
@@ -66,7 +71,8 @@ class SyncStream:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if not self._ended:
+            self._drop(self._record)
 
 
 class AsyncStream:
@@ -156,4 +162,5 @@ class AsyncStream:
         self.abort()
 
     def __del__(self) -> None:
-        self.abort()
+        if not self._ended and self._record is not None:
+            self._driver.drop_record(self._record)

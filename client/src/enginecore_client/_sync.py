@@ -114,7 +114,7 @@ class SyncMPClient(Controls, NoScaling):
         mailbox: ThreadMailbox[Any] = ThreadMailbox()
         again = self._retry if retry is None else retry
         record = self._add(request, mailbox, deadline, retry=again)
-        return SyncStream(self, mailbox, record, self._abort_record)
+        return SyncStream(mailbox, record, self._abort_record, self._driver.drop_record)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Send a request whose outputs get_output returns; raises as `generate` does."""

@@ -69,10 +69,16 @@ class ThreadResources:
         """Do nothing: a poll reports what is left to read."""
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the thread; from any thread."""
-        with self.lock:
-            self._posted.append(callback)
-            self.wake()
+        """Call `callback` in the thread, at the next sweep at the latest; from any thread.
+
+        The garbage collector may call this while its thread holds any lock, so it never waits.
+        """
+        self._posted.append(callback)
+        if self.lock.acquire(blocking=False):
+            try:
+                self.wake()
+            finally:
+                self.lock.release()
 
     def wake(self) -> None:
         """Have the thread carry out what the core wants; the lock is held."""
@@ -116,7 +122,7 @@ class ThreadResources:
                 if self._waker_read in ready:
                     self._waker_read.recv(zmq.NOBLOCK)
                     self._awake = False
-                    self._serve_posted(driver)
+                    driver.pump()
                 for socket in ready:
                     callback = self._callbacks.get(socket)
                     if callback is not None:
@@ -124,16 +130,14 @@ class ThreadResources:
                 if driver.clock() >= sweep_at:
                     sweep_at = driver.clock() + SWEEP_SECONDS
                     driver.tick()
-
-    def _serve_posted(self, driver: Driver) -> None:
-        while self._posted:
-            self._posted.popleft()()
-        driver.pump()
+                while self._posted:
+                    self._posted.popleft()()
 
     def _end_reader(self) -> None:
         with self.lock:
+            self._posted.clear()
             if self.driver is not None:
-                self.driver.shut()
+                self.driver.shut(self.failure)
             self._shutdown_read.close(0)
             self._waker_read.close(0)
 

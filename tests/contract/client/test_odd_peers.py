@@ -393,3 +393,20 @@ def cut_connections(peer: ProtocolPeer) -> None:
                 with contextlib.suppress(OSError):  # the listener has no peer
                     copy.getpeername()
                     copy.shutdown(socket.SHUT_RDWR)
+
+
+async def test_an_address_zmq_does_not_take() -> None:
+    addresses = {"input_address": "ipc://" + "x" * 200, "output_address": "tcp://[::1]:6"}
+    with pytest.raises(StartupTimeoutError, match="ZMQ cannot connect there"):
+        await AsyncMPClient(addresses, ready_timeout=0.5).connect()
+
+
+async def test_a_stream_collected_in_another_thread_is_aborted_on_the_loop(
+    peer: ProtocolPeer,
+) -> None:
+    peer.streaming = False
+    async with AsyncMPClient(peer.addresses) as client:
+        holder = [await stream_of(client, peer)]
+        await asyncio.get_running_loop().run_in_executor(None, holder.clear)
+        await eventually_async(lambda: peer.aborts == [peer.adds[0].request_id])
+        assert client._driver.core.unfinished == 0

@@ -149,7 +149,7 @@ def test_leaving_a_sync_stream_aborts(pod: Pod, leave: str) -> None:
         elif leave == "close":
             stream.close()
         del stream
-        assert unfinished(client) == 0
+        eventually(lambda: unfinished(client) == 0)
         eventually(lambda: pod.status().in_flight == 0, "the engine forgot")
 
 

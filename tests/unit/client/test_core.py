@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from enginecore_client import (
+    ClientAddresses,
     ClientClosedError,
     EngineCoreRequest,
     EngineDeadError,
@@ -42,6 +43,7 @@ from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutput, Schedule
 from support.memory_link import MemoryLink
 
 SINK = object()
+CLOSED = ClientClosedError("closed")
 
 
 def request(name: str = "r", **fields: Any) -> EngineCoreRequest:
@@ -88,7 +90,7 @@ def test_outputs_reach_their_record_under_the_callers_name() -> None:
     assert event.queued is None
     link.token(pod, 0, 8, reason=FinishReason.LENGTH)
     assert link.core.unfinished == 0
-    assert of(Delivered, link.token(pod, 0, 9)) == [Delivered(0, [], None)]
+    assert of(Delivered, link.token(pod, 0, 9)) == []
 
 
 def test_queued_and_streamed_requests_are_told_apart_in_one_message() -> None:
@@ -139,6 +141,18 @@ def test_coordinator_loads_outweigh_stats() -> None:
     assert len(link.pod("b").adds) == 1
     link.core.receive_loads([b"\xc1"], link.now)
     assert link.core.unreadable == 1
+
+
+def test_a_silent_coordinator_is_connected_anew() -> None:
+    link = MemoryLink("a")
+    addresses = {"input_address": "ipc://a/in", "output_address": "ipc://a/out"}
+    stats = ClientAddresses.from_dict({**addresses, "stats_update_address": "tcp://c:1"})
+    link.core.set_addresses(stats, link.now)
+    link.run()
+    link.wait(30, step=1.0)
+    assert link.subscribed == ["tcp://c:1"] * 3
+    link.move("a")
+    assert link.subscribed[3:] == [None]
 
 
 def test_stale_coordinator_loads_give_way_to_stats() -> None:
@@ -225,7 +239,7 @@ class TestNobodyTakesIt:
 
     def test_closed(self) -> None:
         link = MemoryLink("a")
-        link.core.close(link.now)
+        link.core.close(CLOSED, link.now)
         with pytest.raises(ClientClosedError):
             add(link)
 
@@ -532,7 +546,7 @@ def test_abort_and_add_again_never_mixes_the_two() -> None:
         link.core.abort(["same"])
         link.run()
         record = add(link, "same", sink=None)
-        assert of(Delivered, link.token(pod, 2 * turn, 1))[0].items == []
+        assert of(Delivered, link.token(pod, 2 * turn, 1)) == []
         (event,) = of(Delivered, link.token(pod, 2 * turn + 1, 2, reason=FinishReason.STOP))
         assert event.items[0][0] is record
     assert link.core.unfinished == 0
@@ -545,11 +559,11 @@ def test_close_ends_everything_with_bye() -> None:
     waiting = MemoryLink("c", ready=False)
     add(waiting, retry=True)
     for each in (link, waiting):
-        each.core.close(each.now)
+        each.core.close(CLOSED, each.now)
         events = each.run()
         assert all(isinstance(e.error, ClientClosedError) for e in of(RequestEnded, events))
         assert each.core.unfinished == 0
         assert all(close.farewell for close in each.closed)
-        each.core.close(each.now)
+        each.core.close(CLOSED, each.now)
         assert each.run() == []
     assert len(link.closed) == 2

@@ -1,0 +1,94 @@
+"""Where addresses come from, with a clock that the test moves."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from enginecore_client import AddressError, ClientAddresses, FileSource, StaticSource
+from enginecore_client._sources import source_of
+
+
+def content(*hosts: str) -> dict[str, list[str]]:
+    return {
+        "input_address": [f"tcp://{host}:1" for host in hosts],
+        "output_address": [f"tcp://{host}:2" for host in hosts],
+    }
+
+
+def hosts(addresses: ClientAddresses | None) -> list[str] | None:
+    if addresses is None:
+        return None
+    return [address[len("tcp://") : -2] for address in addresses.input_address]
+
+
+def test_static_addresses_come_once() -> None:
+    source = StaticSource(ClientAddresses.from_dict(content("a")))
+    assert [hosts(source.poll(now)) for now in (0.0, 1.0)] == [["a"], None]
+
+
+def test_static_addresses_need_an_engine() -> None:
+    with pytest.raises(AddressError, match="name no engine"):
+        source_of(content())
+
+
+def test_file_is_read_when_it_changes_and_at_most_once_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content("a")))
+    source = FileSource(path)
+    assert hosts(source.poll(0.0)) == ["a"]
+    path.write_text(json.dumps(content("a", "b")))
+    assert source.poll(0.5) is None
+    assert hosts(source.poll(1.0)) == ["a", "b"]
+    assert source.poll(5.0) is None
+
+
+def test_file_of_the_same_size_replaced_by_rename(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content("a")))
+    source = FileSource(path)
+    source.poll(0.0)
+    other = tmp_path / "next"
+    other.write_text(json.dumps(content("b")))
+    os.utime(other, ns=(path.stat().st_mtime_ns,) * 2)
+    other.rename(path)
+    assert hosts(source.poll(1.0)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("{", "not a JSON object"), ("{}", "is empty"), (None, "No such file"), ("[]", "not a JSON")],
+)
+def test_a_broken_file_changes_nothing_and_is_read_once_mended(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content("a")))
+    source = FileSource(path)
+    source.poll(0.0)
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    assert source.poll(1.0) is None
+    assert problem in source.problem
+    assert problem in source.describe()
+    path.write_text(json.dumps(content("c")))
+    assert hosts(source.poll(2.0)) == ["c"]
+    assert source.problem == ""
+
+
+def test_what_stands_for_a_source(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content("a")))
+    typed = ClientAddresses.from_dict(content("a"))
+    own = StaticSource(typed)
+    for given in (content("a"), typed, str(path), path, own):
+        assert hosts(source_of(given).poll(0.0)) == ["a"]
+
+
+@pytest.mark.parametrize("given", [None, 5, [content("a")]])
+def test_what_does_not(given) -> None:
+    with pytest.raises(AddressError, match="is neither a dict, the path of a JSON file"):
+        source_of(given)
