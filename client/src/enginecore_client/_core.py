@@ -243,8 +243,7 @@ class ClientCore:
             return
         self._loads_at = now
         self._delivery.loads_known = True
-        for rank, load in enumerate(report.loads or ()):
-            self._balancer.report(rank, load)
+        self._delivery.loads(report.loads or [])
 
     def tick(self, now: float) -> None:
         """Let time pass: liveness, deadlines, replacements, retries."""

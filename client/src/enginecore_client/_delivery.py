@@ -70,6 +70,20 @@ class Delivery:
         elif control_type(frames[0]) is None:
             self._outputs(connection, frames, now)
 
+    def loads(self, loads: list[EngineLoad]) -> None:
+        """Take over what the coordinator says about each rank."""
+        for connection in self._fleet.working():
+            rank = self._fleet.rank(connection)
+            if rank < len(loads):
+                load = loads[rank]
+                self._balancer.report(rank, load)
+                stats = SchedulerStats(
+                    num_running_reqs=load.running,
+                    num_waiting_reqs=load.waiting,
+                    kv_cache_usage=load.kv_usage,
+                )
+                self._ledger.events.append(StatsUpdate(rank, stats))
+
     def forget(self, connection: Connection) -> None:
         """Drop what belongs to a connection."""
         self.admissions.pop(connection.link, None)

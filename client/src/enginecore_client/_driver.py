@@ -89,6 +89,7 @@ class Driver:
             self.drain(link)
             for channel in Channel:
                 self._monitor(link, channel)
+        self._loads()
         now = self.clock()
         addresses = self.source.poll(now)
         if addresses is not None:
@@ -234,6 +235,7 @@ class Driver:
         now = self.clock()
         for frames in self._sockets.loads():
             self.core.receive_loads(frames, now)
+        self.pump()
 
     def _tell(self, event: Event) -> None:
         match event:

@@ -5,6 +5,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import zmq
 from prometheus_client import CollectorRegistry
 
 from enginecore_client import (
@@ -19,6 +20,7 @@ from enginecore_client import (
 )
 from enginecore_wire.control import Stats
 from enginecore_wire.outputs import SchedulerStats
+from support.coordination import coordinator_process, load_message
 from support.eventually import eventually, eventually_async
 from support.pod import client_addresses
 from support.protocol_peer import ProtocolPeer
@@ -54,6 +56,22 @@ async def test_gauges_are_set_before_get_output_returns(peer: ProtocolPeer, wher
             assert value(registry, "vllm:num_requests_running") == turn
             assert value(registry, "vllm:num_requests_waiting") == 2 * turn
             assert value(registry, "vllm:kv_cache_usage_perc") == turn / 100
+
+
+async def test_a_coordinators_publish_reaches_the_gauges(peer: ProtocolPeer) -> None:
+    registry = CollectorRegistry()
+    with coordinator_process() as coordinator, zmq.Context() as context:
+        addresses = {**peer.addresses, "stats_update_address": coordinator.publish_address}
+        async with AsyncMPClient(addresses, registry=registry):
+            with context.socket(zmq.PUSH) as push:
+                push.connect(coordinator.report_address)
+                push.send(load_message(0, waiting=3, running=5, usage=0.25))
+                names = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc")
+
+                def shown() -> bool:
+                    return [value(registry, f"vllm:{name}") for name in names] == [3, 5, 0.25]
+
+                await eventually_async(shown, "the coordinator's loads are shown")
 
 
 async def test_a_real_engines_stats_reach_the_gauge(start_pod) -> None:
