@@ -34,21 +34,28 @@ def score(in_flight: int, load: EngineLoad, client_count: int) -> float:
 
 
 class Balancer(Generic[K]):
-    """Chooses engines by score and remembers what it chose until the next report."""
+    """Chooses engines by score and remembers what it chose until the next report.
+
+    What it chose counts as waiting only as far as it is unfinished: a coordinator stays silent
+    for seconds while loads do not change, and short requests would pile up here meanwhile.
+    """
 
     def __init__(self, client_index: int = 0, client_count: int = 1) -> None:
         self._client_index = client_index
         self._client_count = client_count
         self._turn = 0
         self._loads: dict[K, EngineLoad] = {}
+        self._chosen: dict[K, int] = {}
 
     def report(self, engine: K, load: EngineLoad) -> None:
         """Take over what an engine (or the coordinator) says about its load."""
         self._loads[engine] = load
+        self._chosen[engine] = 0
 
     def forget(self, engine: K) -> None:
         """Drop what is known about an engine."""
         self._loads.pop(engine, None)
+        self._chosen.pop(engine, None)
 
     def choose(self, in_flight: Mapping[K, int], client_count: int = 1) -> K:
         """Return the engine for the next request.
@@ -62,10 +69,14 @@ class Balancer(Generic[K]):
         engines = list(in_flight)
         first = len(engines) * self._client_index // self._client_count + self._turn
         order = (engines[(first + i) % len(engines)] for i in range(len(engines)))
-        chosen = min(
-            order, key=lambda key: score(in_flight[key], self._loads.get(key, IDLE), count)
-        )
-        load = self._loads.get(chosen, IDLE)
-        self._loads[chosen] = load._replace(waiting=load.waiting + count)
+
+        def cost(engine: K) -> float:
+            load = self._loads.get(engine, IDLE)
+            unreported = min(self._chosen.get(engine, 0), in_flight[engine])
+            waiting = load.waiting + unreported * count
+            return score(in_flight[engine], load._replace(waiting=waiting), count)
+
+        chosen = min(order, key=cost)
+        self._chosen[chosen] = self._chosen.get(chosen, 0) + 1
         self._turn += 1
         return chosen

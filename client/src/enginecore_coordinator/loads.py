@@ -106,14 +106,15 @@ class LoadBook:
     def take(self, now: float) -> LoadReport | None:
         """Return what is to be published now, which then counts as published, or None.
 
+        A load that changed and changed back is published too: clients count their own requests
+        on top of what was published last, and start afresh with each publication.
         While no rank is known, the report has no loads: vLLM's front end then keeps its own.
         """
         self._reports = self.reports(now)
         loads = self.loads(now)
-        changed = loads != self._published
+        changed = self._changed or loads != self._published
         least = self._pace.changed if changed else self._pace.unchanged
         if not self._wanted and now < self._published_at + least:
-            self._changed = changed
             return None
         self._wanted = self._changed = False
         self._published, self._published_at = loads, now

@@ -72,3 +72,22 @@ def test_choices_count_until_the_next_report() -> None:
     assert balancer.choose({0: 0, 1: 0}) in (0, 1)
     balancer.report(0, EngineLoad(0, 0, 0.0))
     assert balancer.choose({0: 0, 1: 0}) == 0
+
+
+def test_finished_requests_leave_nothing_behind_although_no_report_comes() -> None:
+    balancer: Balancer[int] = Balancer()
+    balancer.report(0, EngineLoad(0, 20, 0.0))
+    balancer.report(1, EngineLoad(0, 0, 0.0))
+    assert {balancer.choose({0: 0, 1: 0}) for _ in range(100)} == {1}
+
+
+def test_unreported_requests_count_under_memory_pressure() -> None:
+    balancer: Balancer[int] = Balancer()
+    balancer.report(0, EngineLoad(0, 3, 0.9))
+    balancer.report(1, EngineLoad(0, 4, 0.1))
+    in_flight = {0: 0, 1: 0}
+    chosen = []
+    for _ in range(3):
+        chosen.append(balancer.choose(in_flight))
+        in_flight[chosen[-1]] += 1
+    assert chosen == [0, 1, 1]

@@ -81,7 +81,9 @@ def test_change_after_a_quiet_time_is_published_at_once() -> None:
     ("reports", "expected"),
     [
         pytest.param([(1.0, 3), (1.03, 4), (1.06, 5)], [(1.0, 3), (1.1, 5)], id="last one counts"),
-        pytest.param([(1.0, 3), (1.03, 4), (1.06, 3)], [(1.0, 3)], id="change taken back"),
+        pytest.param(
+            [(1.0, 3), (1.03, 4), (1.06, 3)], [(1.0, 3), (1.1, 3)], id="change taken back"
+        ),
         pytest.param([(1.0, 3), (1.5, 3), (2.0, 3)], [(1.0, 3)], id="same load again"),
         pytest.param(
             [(1 + i * 0.0031, i) for i in range(110)],
