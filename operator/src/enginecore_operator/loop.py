@@ -22,7 +22,7 @@ from enginecore_operator.kube.errors import (
 )
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
-from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, NODES
+from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
@@ -40,7 +40,12 @@ from enginecore_operator.wakes import keys_concerned
 from enginecore_operator.workqueue import Key, WorkQueue
 
 CLUSTER_DELAY: Final = 0.1
-"""Seconds in which the wakes of a cluster by its many engines become one pass."""
+DELAY_PER_ENGINE: Final = 0.001
+LONGEST_CLUSTER_DELAY: Final = 0.5
+"""Seconds in which the wakes of a cluster by its engines become one pass: more for many, as
+each pass writes all their addresses."""
+STATUS_DELAY: Final = 0.5
+"""Seconds a status that is not urgent waits for a later one."""
 REFUSED_DELAY: Final = 15.0
 ACTIONS_AT_ONCE: Final = 32
 
@@ -76,6 +81,7 @@ class Reconciler:
         self._clock = clock
         self._now = now
         self._leads = False
+        self._deferred: dict[Key, float] = {}
         self._slots = asyncio.Semaphore(ACTIONS_AT_ONCE)
 
     def start(self) -> None:
@@ -87,6 +93,7 @@ class Reconciler:
         """Cease to lead: drop all that waits; what is under way ends at its next write."""
         self._leads = False
         self.queue.clear()
+        self._deferred.clear()
 
     def wake_all(self) -> None:
         """Look at every object again."""
@@ -170,6 +177,7 @@ class Reconciler:
         view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
         if view is None:
             self._facts.forget(key)
+            self._deferred.pop(key, None)
             return None
         view = msgspec.structs.replace(view, nodes=await self._nodes_of(view.pods))
         try:
@@ -185,13 +193,25 @@ class Reconciler:
         for stage in plan.stages:
             await self._act(stage)
         observed = view.cluster if isinstance(view, ClusterView) else view.core
-        if plan.status != observed.status:
+        if plan.status == observed.status:
+            self._deferred.pop(key, None)
+        elif plan.urgent or self._is_overdue(key):
+            self._deferred.pop(key, None)
             await self._write_status(key, plan.status)
         for event in plan.events:
-            await self._tell(key, view, event)
+            self._tell(key, view, event)
         if plan.ask is not None:
             self._facts.ask(key, plan.ask)
         return plan.requeue_after
+
+    def _is_overdue(self, key: Key) -> bool:
+        """Tell whether a status that may wait has waited long enough; else come back."""
+        since = self._deferred.setdefault(key, self._clock())
+        rest = since + STATUS_DELAY - self._clock()
+        if rest <= 0:
+            return True
+        self.queue.add_after(key, rest)
+        return False
 
     async def _act(self, stage: Sequence[Action]) -> None:
         if len(stage) == 1:
@@ -221,17 +241,11 @@ class Reconciler:
         else:
             self.cache.put(key.kind, raw)
 
-    async def _tell(self, key: Key, view: ClusterView | CoreView, event: Event) -> None:
+    def _tell(self, key: Key, view: ClusterView | CoreView, event: Event) -> None:
         about = view.cluster.metadata if isinstance(view, ClusterView) else view.core.metadata
         log = logger.warning if event.type == "Warning" else logger.info
         log("%s: %s: %s", key, event.reason.value, event.message)
-        try:
-            await self._events.write(BY_KIND[key.kind], about, event)
-        except NotLeaderError:
-            raise
-        except KubeError as error:
-            # An Event is only told once: what it says is in the status, too.
-            logger.warning("%s: event not written: %s", key, error)
+        self._events.post(BY_KIND[key.kind], about, event)
 
     async def _nodes_of(self, pods: Sequence[ObservedPod]) -> dict[str, ObservedNode]:
         """Return the nodes of pods. A node is gone only when the API server says so: a pod may
@@ -254,7 +268,9 @@ class Reconciler:
         if not self._leads:
             return
         if key.kind == CLUSTERS.kind:
-            self.queue.add_after(key, CLUSTER_DELAY)
+            engines = self.cache.count(CORES.kind, key.namespace, key.name)
+            delay = min(CLUSTER_DELAY + engines * DELAY_PER_ENGINE, LONGEST_CLUSTER_DELAY)
+            self.queue.add_after(key, delay)
         else:
             self.queue.add(key)
         self._metrics.queue.set(len(self.queue))

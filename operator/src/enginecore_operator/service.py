@@ -62,7 +62,8 @@ class OperatorService:
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises what a part of it dies of."""
         async with aiohttp.ClientSession(trust_env=False) as session:
-            reconciler = self._build_reconciler(session)
+            events = self._build_events()
+            reconciler = self._build_reconciler(session, events)
             server = await serve_http(
                 self.registry, self.health, self._settings.http_host, self._settings.http_port
             )
@@ -74,25 +75,30 @@ class OperatorService:
                 self._lead(reconciler),
                 self._resync(reconciler),
                 reconciler.run(self._settings.concurrency),
+                events.run(),
             ]
             try:
                 await _until_first_ends(parts)
             finally:
                 reconciler.stop()
+                await events.flush()
                 await self._elector.release(self._client)
                 await server.cleanup()
                 await self._client.close()
 
-    def _build_reconciler(self, session: aiohttp.ClientSession) -> Reconciler:
+    def _build_events(self) -> EventWriter:
+        return EventWriter(
+            self._client,
+            self._settings.identity[:128],
+            now=utc_now,
+            new_id=lambda: uuid.uuid4().hex[:16],
+        )
+
+    def _build_reconciler(self, session: aiohttp.ClientSession, events: EventWriter) -> Reconciler:
         return Reconciler(
             self._client,
             StatusReader(session, self.metrics),
-            EventWriter(
-                self._client,
-                self._settings.identity[:128],
-                now=utc_now,
-                new_id=lambda: uuid.uuid4().hex[:16],
-            ),
+            events,
             self.metrics,
             self._settings.rendering,
             clock=time.monotonic,

@@ -81,6 +81,10 @@ class Cache:
         objects = self._objects.get(kind, {})
         return [objects[place] for place in sorted(places)]
 
+    def count(self, kind: str, namespace: str, parent: str) -> int:
+        """Return how many children there are."""
+        return len(self._children.get(kind, {}).get((namespace, parent), ()))
+
     def put(self, kind: str, raw: dict[str, Any]) -> bool:
         """Take an object in; tell whether it was news. Raises msgspec.ValidationError."""
         view = read_view(kind, raw)

@@ -66,7 +66,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one pass does.
 
     Stages run one after another, the actions of a stage side by side; then the status is
-    written if it differs from the observed one, then the events go out.
+    written if it differs from the observed one, then the events go out. A status that is not
+    `urgent` may wait a moment for the next one: it shows a step on the way.
     """
 
     status: EngineClusterStatus | EngineCoreStatus
@@ -74,3 +75,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     ask: Ask | None = None
     requeue_after: float | None = None
+    urgent: bool = True

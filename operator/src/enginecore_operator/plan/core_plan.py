@@ -148,13 +148,14 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
         if facts_pending(view, current):
             requeue = FACTS_PERIOD
     stage = (*_retire_address(situation), *_remove_older(situation))
-    news = _failure_events(situation) or _ready_events(view.core.status, status)
+    news = _failure_events(situation) or _ready_events(view, status)
     return Plan(
         status=status,
         stages=(stage,) if stage else (),
         events=news,
         ask=ask,
         requeue_after=requeue,
+        urgent=bool(news) or not _is_starting(status),
     )
 
 
@@ -179,16 +180,23 @@ def _replace(situation: _Situation, rendering: Rendering, now: datetime) -> Plan
         (Create(pod),),
     )
     name = names.pod_name(core.metadata.name, epoch)
+    old = names.pod_name(core.metadata.name, situation.epoch)
+    replaced = Event(Reason.REPLACED, f"Replaced pod {old} by {name}: {situation.state.value}")
+    events: tuple[Event, ...] = (replaced,)
     if situation.state is PodState.NEVER:
-        event = Event(Reason.CREATED, f"Created pod {name}")
-    else:
-        old = names.pod_name(core.metadata.name, situation.epoch)
-        event = Event(Reason.REPLACED, f"Replaced pod {old} by {name}: {situation.state.value}")
+        # Of the engines of a cluster, the cluster tells.
+        events = () if _of_a_cluster(view) else (Event(Reason.CREATED, f"Created pod {name}"),)
     return Plan(
         status=core_status.build_status(view, sight, now),
         stages=tuple(stage for stage in stages if stage),
-        events=(*_failure_events(situation), event),
+        events=(*_failure_events(situation), *events),
+        urgent=situation.state is not PodState.NEVER,
     )
+
+
+def _is_starting(status: EngineCoreStatus) -> bool:
+    """Tell whether a status shows a first pod on its way, which nobody can use yet."""
+    return status.epoch == 1 and not is_true(status.conditions, ConditionType.READY)
 
 
 def _reference(pod: ObservedPod) -> ObjectRef:
@@ -244,11 +252,19 @@ def _failure_events(situation: _Situation) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _ready_events(before: EngineCoreStatus, after: EngineCoreStatus) -> tuple[Event, ...]:
-    """Tell when an engine becomes Ready, and when it ceases to be so in the same epoch."""
+def _of_a_cluster(view: CoreView) -> bool:
+    return view.core.metadata.controller_name(labels.CLUSTER_KIND) != ""
+
+
+def _ready_events(view: CoreView, after: EngineCoreStatus) -> tuple[Event, ...]:
+    """Tell when an engine becomes Ready, and when it ceases to be so in the same epoch.
+
+    The first start of a cluster's engine is no news: a large cluster has many.
+    """
+    before = view.core.status
     was = is_true(before.conditions, ConditionType.READY)
     now = is_true(after.conditions, ConditionType.READY)
-    if now and not was:
+    if now and not was and (after.epoch > 1 or not _of_a_cluster(view)):
         return (Event(Reason.ENGINE_READY, f"Epoch {after.epoch} is ready"),)
     if was and not now and before.epoch == after.epoch:
         text = f"Epoch {after.epoch} is no longer ready"
