@@ -67,13 +67,15 @@ class CoordinatorProcess(NamedTuple):
 
 
 @contextmanager
-def coordinator_process() -> Iterator[CoordinatorProcess]:
-    """Start a coordinator on free loopback ports; it is killed at the end if it still runs."""
-    listen = "tcp://127.0.0.1:*"
+def coordinator_process(
+    report_address: str = "tcp://127.0.0.1:*", publish_address: str = "tcp://127.0.0.1:*"
+) -> Iterator[CoordinatorProcess]:
+    """Start a coordinator, by default on free loopback ports; it is killed at the end."""
     with subprocess.Popen(
         [
             sys.executable, "-m", "enginecore_coordinator", "--http-host", "127.0.0.1",
-            "--http-port", "0", "--report-address", listen, "--publish-address", listen,
+            "--http-port", "0", "--report-address", report_address,
+            "--publish-address", publish_address,
         ],
         stderr=subprocess.PIPE,
         text=True,

@@ -1,5 +1,6 @@
 """Loads: from engines over servers and coordinator to the client's choice of engine."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -65,24 +66,51 @@ def test_loads_of_two_engines_reach_a_subscriber(
         subscriber.socket.close(linger=0)
 
 
-def test_client_prefers_the_engine_the_coordinator_calls_idle(
-    coordinator: CoordinatorProcess, make_face: MakeFace, make_pod: MakePod
-) -> None:
-    """The pods report to nobody: the coordinator's word is the only difference between them."""
+class Pair:
+    """A client of two pods that report to nobody, and a way to report for them.
+
+    What the coordinator says is then the only difference between the two.
+    """
+
+    def __init__(self, face: Face, reports: "zmq.Socket[bytes]") -> None:
+        self._face = face
+        self._reports = reports
+        self._names = (f"request-{number}" for number in itertools.count())
+
+    def served(self, requests: int) -> Counter[int]:
+        return served_by(self._face, [next(self._names) for _ in range(requests)])
+
+    def avoids(self, busy: int) -> bool:
+        """Report one engine as busy; say whether six requests in a row go to the other."""
+        for rank in (0, 1):
+            self._reports.send(load_message(rank, *((40, 40, 0.9) if rank == busy else ())))
+        return self.served(6) == {1 - busy: 6}
+
+
+@pytest.fixture
+def pair(coordinator: CoordinatorProcess, make_face: MakeFace, make_pod: MakePod) -> Iterator[Pair]:
     pods = [make_pod(rank=rank) for rank in (0, 1)]
     face = make_face(client_addresses(pods, stats=coordinator.publish_address))
-    names = (f"request-{number}" for number in range(10_000))
     with zmq.Context() as context, context.socket(zmq.PUSH) as reports:
         reports.linger = 0
         reports.connect(coordinator.report_address)
-        for busy in (0, 1, 0):
+        yield Pair(face, reports)
 
-            def only_the_idle_one(busy: int = busy) -> bool:
-                for rank in (0, 1):
-                    reports.send(load_message(rank, *((40, 40, 0.9) if rank == busy else ())))
-                return served_by(face, [next(names) for _ in range(6)]) == {1 - busy: 6}
 
-            eventually(only_the_idle_one)
+def test_client_prefers_the_engine_the_coordinator_calls_idle(pair: Pair) -> None:
+    for busy in (0, 1, 0):
+        eventually(lambda busy=busy: pair.avoids(busy))
+
+
+def test_client_lives_through_a_coordinator_that_goes_and_comes_back(
+    coordinator: CoordinatorProcess, pair: Pair
+) -> None:
+    eventually(lambda: pair.avoids(0))
+    coordinator.process.kill()
+    coordinator.process.wait()
+    assert pair.served(8).total() == 8
+    with coordinator_process(coordinator.report_address, coordinator.publish_address):
+        eventually(lambda: pair.avoids(1))
 
 
 def test_requests_of_one_client_spread_evenly(make_face: MakeFace, make_pod: MakePod) -> None:
@@ -92,13 +120,3 @@ def test_requests_of_one_client_spread_evenly(make_face: MakeFace, make_pod: Mak
         face.add(EngineCoreRequest(f"{number}", [1, 2, 3], sampling_params=params(4)))
     eventually(lambda: sum(pod.status().in_flight for pod in pods) == 40)
     assert [pod.status().in_flight for pod in pods] == [20, 20]
-
-
-def test_client_lives_through_a_coordinator_that_goes_and_comes_back(
-    coordinator: CoordinatorProcess, make_face: MakeFace, make_pod: MakePod
-) -> None:
-    pods = [make_pod(rank=rank) for rank in (0, 1)]
-    face = make_face(client_addresses(pods, stats=coordinator.publish_address))
-    coordinator.process.kill()
-    coordinator.process.wait()
-    assert served_by(face, [f"{number}" for number in range(8)]) == {0: 4, 1: 4}
