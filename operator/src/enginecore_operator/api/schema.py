@@ -1,5 +1,6 @@
 """Pieces of OpenAPI schema that the annotations of the API structs refer to."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +45,12 @@ REFUSED_ENGINE_FIELDS: Final = {
 
 class Spec(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all spec structs: immutable, camelCase, unknown fields ignored (newer CRDs)."""
+
+
+@functools.cache
+def fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a struct; msgspec evaluates all annotations on each question."""
+    return msgspec.structs.fields(kind)
 
 
 class Rule(NamedTuple):

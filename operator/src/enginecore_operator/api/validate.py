@@ -11,7 +11,7 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
-from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA
+from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA, fields_of
 from enginecore_operator.api.v1alpha1 import EngineTemplate
 
 SpecT = TypeVar("SpecT", bound=EngineTemplate)
@@ -41,7 +41,7 @@ def _broken_rules(value: Any, path: str) -> Iterator[str]:
         for rule in getattr(value, "rules", ()):
             if not rule.holds(value):
                 yield f"{path}{rule.field}: {rule.message}"
-        for field in msgspec.structs.fields(value):
+        for field in fields_of(type(value)):
             yield from _broken_rules(getattr(value, field.name), f"{path}.{field.encode_name}")
     elif isinstance(value, list):
         for index, item in enumerate(value):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import kopf
 import msgspec
 
+from enginecore_operator.handlers.stateless import NoDiffBase, NoProgress
 from enginecore_operator.kube.cache import Cache
 from enginecore_operator.kube.resources import WATCHED, Resource
 from enginecore_operator.metrics import OperatorMetrics
@@ -38,6 +39,8 @@ def build_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.persistence.progress_storage = NoProgress()
     settings.watching.server_timeout = SERVER_SECONDS
     settings.watching.client_timeout = CLIENT_SECONDS
     settings.watching.connect_timeout = CONNECT_SECONDS

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api import labels
+from enginecore_operator.api.schema import fields_of
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
 from enginecore_operator.plan import names
 from enginecore_operator.plan.observed import ObjectMeta
@@ -13,9 +14,7 @@ from enginecore_operator.plan.rendering import owner_reference
 
 def core_spec(owner: ObjectMeta, spec: EngineClusterSpec, rank: int) -> EngineCoreSpec:
     """Return the spec of the engine of one rank."""
-    shared = {
-        field.name: getattr(spec, field.name) for field in msgspec.structs.fields(EngineTemplate)
-    }
+    shared = {field.name: getattr(spec, field.name) for field in fields_of(EngineTemplate)}
     return EngineCoreSpec(
         **shared,
         rank=rank,

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from enginecore_operator.api.schema import fields_of
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 
 REVISION_LENGTH = 10
@@ -16,7 +17,7 @@ def compute_revision(spec: EngineCoreSpec) -> str:
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
-    for field in msgspec.structs.fields(spec):
+    for field in fields_of(type(spec)):
         if field.name not in ("rank", "restart"):
             value = _without_defaults(getattr(spec, field.name), field)
             if value is not None:
@@ -29,7 +30,7 @@ def _without_defaults(value: Any, field: msgspec.structs.FieldInfo) -> Any:
     """Reduce a value to what differs from the field's default; None if nothing does."""
     if isinstance(value, msgspec.Struct):
         found = {}
-        for inner in msgspec.structs.fields(value):
+        for inner in fields_of(type(value)):
             reduced = _without_defaults(getattr(value, inner.name), inner)
             if reduced is not None:
                 found[inner.encode_name] = reduced

@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-import msgspec
-
 from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
+from enginecore_operator.api.schema import fields_of
 
 _MERGED_APART: Final = ("security_context", "volumes", "containers")
 _ADDED: Final = ("env", "volumeMounts")
@@ -22,7 +21,7 @@ def merge_template(pod: dict[str, Any], template: PodTemplate) -> dict[str, Any]
     if template.metadata.annotations:
         metadata["annotations"] = dict(template.metadata.annotations)
     spec = dict(pod["spec"])
-    for field in msgspec.structs.fields(template.spec):
+    for field in fields_of(type(template.spec)):
         value = getattr(template.spec, field.name)
         if value and field.name not in _MERGED_APART:
             spec[field.encode_name] = value
