@@ -106,11 +106,10 @@ class Delivery:
                 self._rejected(connection, message, now)
 
     def _ready(self, connection: Connection, ready: Ready, now: float) -> None:
-        again = connection.link in self.admissions
-        if not again:
+        if connection.link not in self.admissions:
             rank = self._fleet.adopt(connection, ready)
             self.admissions[connection.link] = Admission(ready)
-            self._ledger.events.append(EngineUp(rank, ready, again))
+            self._ledger.events.append(EngineUp(rank, ready))
             connection.received = ready.outputs_sent
             return
         held = set(ready.requests)

@@ -88,11 +88,10 @@ class StatsUpdate(NamedTuple):
 
 
 class EngineUp(NamedTuple):
-    """An engine is ready; `again` says whether the client had it before."""
+    """An engine is ready, for the first time on its connection."""
 
     engine: int
     ready: Ready
-    again: bool
 
 
 class EngineDown(NamedTuple):

@@ -31,7 +31,6 @@ class Fleet:
     def __init__(self, name: str, ids: Ids, reconnect_seconds: float) -> None:
         self.connections: dict[int, Connection] = {}
         self.actions: list[Action] = []
-        self.known = False
         self._name = name
         self._ids = ids
         self._reconnect_seconds = reconnect_seconds
@@ -48,7 +47,6 @@ class Fleet:
 
     def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
         """Follow new addresses; return the connections whose address is gone."""
-        self.known = True
         wanted = {endpoint.key: endpoint for endpoint in addresses.endpoints}
         gone = [key for key in self._endpoints if key not in wanted]
         retired = []
