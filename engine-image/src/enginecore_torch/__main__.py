@@ -32,7 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     install_stop_signals(proc)
     try:
         return proc.run()
-    except (HandshakeError, FileNotFoundError, UnsupportedModelError, SettingsError) as error:
+    except (
+        HandshakeError,
+        FileNotFoundError,
+        PermissionError,
+        UnsupportedModelError,
+        SettingsError,
+    ) as error:
         logging.getLogger("enginecore_torch").error("%s", error)
         return 1
 

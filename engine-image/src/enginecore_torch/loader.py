@@ -5,6 +5,7 @@ Hugging Face's order (halves, not pairs).
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +58,18 @@ def load_checkpoint(path: Path, dtype: torch.dtype | None) -> Checkpoint:
     """Read the model at `path`.
 
     Args:
-        path: a directory with config.json and safetensors, or a .gguf file.
+        path: a directory with config.json and safetensors, or with one .gguf file, or such a file.
         dtype: what to convert floating-point tensors to; None takes the file's own.
 
     Raises:
         FileNotFoundError: there is no such model; the text says what was looked for.
+        PermissionError: this user may not read it.
         UnsupportedModelError: the model is none this engine can compute.
     """
-    if path.is_dir():
+    if path.is_dir() and (path / "config.json").is_file():
         return _load_directory(path, dtype)
+    if path.is_dir():
+        path = _only_gguf(path)
     if path.suffix == ".gguf" and path.is_file():
         return _load_gguf(path, dtype or torch.float32)
     raise FileNotFoundError(
@@ -74,10 +78,7 @@ def load_checkpoint(path: Path, dtype: torch.dtype | None) -> Checkpoint:
 
 
 def _load_directory(path: Path, dtype: torch.dtype | None) -> Checkpoint:
-    config_file = path / "config.json"
-    if not config_file.is_file():
-        raise FileNotFoundError(f"model: {path} has no config.json")
-    config = from_hugging_face(json.loads(config_file.read_text()))
+    config = from_hugging_face(json.loads((path / "config.json").read_text()))
     dtype = dtype or getattr(torch, config.dtype.removeprefix("torch."))
     tensors: dict[str, torch.Tensor] = {}
     for file in _shards(path):
@@ -85,6 +86,15 @@ def _load_directory(path: Path, dtype: torch.dtype | None) -> Checkpoint:
             for name in shard.keys():  # noqa: SIM118 - not a mapping
                 tensors[name] = shard.get_tensor(name).to(dtype)
     return Checkpoint(config, tensors)
+
+
+def _only_gguf(directory: Path) -> Path:
+    found = sorted(directory.glob("*.gguf"))
+    if len(found) != 1:
+        raise FileNotFoundError(
+            f"model: {directory} has no config.json, and {len(found)} .gguf files instead of one"
+        )
+    return found[0]
 
 
 def _shards(path: Path) -> list[Path]:
@@ -97,6 +107,9 @@ def _shards(path: Path) -> list[Path]:
     for shard in shards:
         if not shard.is_file():
             raise FileNotFoundError(f"model: {shard} is missing; only safetensors are read")
+        # The library would say that there is no such file.
+        if not os.access(shard, os.R_OK):
+            raise PermissionError(f"model: {shard} may not be read by user {os.getuid()}")
     return shards
 
 
