@@ -203,6 +203,26 @@ def test_every_end_is_a_failure(pod_status: dict[str, object], reason: str) -> N
     assert pod["metadata"]["name"] == "smollm-0-2"
 
 
+def test_servers_last_words_are_told_as_text() -> None:
+    words = ServerStatus(
+        name="smollm-0",
+        rank=0,
+        epoch=1,
+        phase="Failed",
+        reason="EngineExited",
+        message="the engine's process exited with code 1",
+        log_tail=["loading", "no such model"],
+    )
+    story = started()
+    story.pod = failed(story.pod, log=msgspec.json.encode(words).decode())
+    story.plan(100)
+    failure = story.status.failure
+    assert failure is not None
+    assert failure.reason == "EngineExited"
+    text = "the engine's process exited with code 1; its last output: loading\nno such model"
+    assert failure.message == text
+
+
 def test_deleting_a_failed_pod_does_not_cut_the_back_off_short() -> None:
     story = CoreStory(restart={"initialSeconds": 10})
     story.plan()

@@ -3,6 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from enginecore_operator.api.conditions import (
     ConditionType,
     find_condition,
@@ -12,11 +14,13 @@ from enginecore_operator.api.conditions import (
 from enginecore_operator.api.status import EngineCoreStatus, Failure
 from enginecore_operator.api.v1alpha1 import Restart
 from enginecore_operator.plan.observed import ObservedPod
+from enginecore_wire.contract import ServerStatus
 
 STABLE_SECONDS: Final = 60.0
 """An engine that was Ready for this long failed for a new cause: its failures count anew."""
 
 MESSAGE_LENGTH: Final = 2000
+_ERROR: Final = "Error"
 
 
 def describe_end(pod: ObservedPod) -> tuple[str, str]:
@@ -26,10 +30,22 @@ def describe_end(pod: ObservedPod) -> tuple[str, str]:
         return pod.status.reason, pod.status.message
     if end is None:
         return pod.status.phase or "Failed", pod.status.message
-    reason = end.reason or "Error"
-    log = end.message.strip()
-    text = f"engine exited {end.exit_code}" + (f"; its last output: {log}" if log else "")
-    return reason, text
+    reason, log = end.reason or _ERROR, end.message.strip()
+    text = f"engine exited {end.exit_code}"
+    told = _read_last_words(log)
+    if told is not None:
+        # Kubernetes' own word, such as OOMKilled, says more than what the server saw of it.
+        reason = told.reason if told.reason and reason == _ERROR else reason
+        text, log = told.message or text, "\n".join(told.log_tail)
+    return reason, text + (f"; its last output: {log}" if log else "")
+
+
+def _read_last_words(text: str) -> ServerStatus | None:
+    """Read the status a server leaves at its end; None for anything else, such as a log."""
+    try:
+        return msgspec.json.decode(text, type=ServerStatus)
+    except msgspec.MsgspecError:
+        return None
 
 
 def record_failure(
