@@ -14,6 +14,7 @@ from enginecore_torch.config import EngineConfig
 from enginecore_torch.core import DEFAULT_OPTIONS, CoreOptions, EngineCore
 from enginecore_torch.loader import load_checkpoint
 from enginecore_torch.models.llama import LlamaModel
+from enginecore_torch.processors import default_threads
 from enginecore_torch.runner import ModelRunner
 from enginecore_torch.sampler import Sampler
 from enginecore_torch.scheduler import Scheduler, SchedulerLimits
@@ -68,8 +69,7 @@ def build_engine(
         SettingsError: the settings do not fit the model or the machine.
     """
     device = choose_device(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or default_threads())
     wanted = choose_dtype(config.dtype, device)
     _LOG.info("loading %s", config.model)
     checkpoint = load_checkpoint(config.model, wanted)

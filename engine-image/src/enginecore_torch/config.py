@@ -16,9 +16,9 @@ DEFAULT_PORT = 29550
 class EngineConfig:
     """What an engine computes and how much it may take.
 
-    `max_model_len`, `num_blocks` and `kv_cache_bytes` of None are derived from the model and
-    the device; `dtype` auto is float32 on a CPU and the checkpoint's own on a GPU. `seed`
-    seeds requests that bring no seed of their own.
+    `max_model_len`, `num_blocks`, `kv_cache_bytes` and `threads` of None are derived from the
+    model and the machine; `dtype` auto is float32 on a CPU and the checkpoint's own on a GPU.
+    `seed` is for requests that bring none of their own.
     """
 
     model: Path
@@ -61,8 +61,9 @@ def parse_arguments(argv: Sequence[str]) -> tuple[EngineConfig, ProcessConfig, s
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.rank >= options.data_parallel_size:
-        options.data_parallel_size = options.rank + 1
+    ranks = options.data_parallel_size
+    if ranks is not None and options.rank >= ranks:
+        parser.error(f"--data-parallel-rank: got {options.rank}, allowed: 0 to {ranks - 1}")
     if options.max_logprobs < -1:
         parser.error(f"--max-logprobs: got {options.max_logprobs}, allowed: 0 or more, or -1")
     engine = EngineConfig(
@@ -86,7 +87,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[EngineConfig, ProcessConfig, s
         address=options.data_parallel_address,
         port=options.data_parallel_rpc_port,
         rank=options.rank,
-        data_parallel_size=options.data_parallel_size,
+        data_parallel_size=ranks or 1,
         local=options.local,
         shutdown_timeout=options.shutdown_timeout,
         handshake_timeout=options.handshake_timeout,
@@ -113,7 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         help="log-probabilities a request may ask for; -1 for no bound")  # fmt: skip
     add("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs", help="who goes first")
     add("--seed", type=int, default=0, help="of requests without a seed")
-    add("--threads", type=_positive, default=None, metavar="N", help="CPU threads of PyTorch")
+    add(
+        "--threads",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help="CPU threads; default: what the process may use",
+    )
     add("--profile-dir", type=Path, default=None, metavar="DIR", help="where `profile` writes")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="least severity that is logged")  # fmt: skip
@@ -127,7 +134,7 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
         help="of the handshake")  # fmt: skip
     add("--data-parallel-rank", "--data-parallel-start-rank", dest="rank", type=_rank, default=0,
         metavar="N", help="this engine's rank")  # fmt: skip
-    add("--data-parallel-size", type=_positive, default=1, metavar="N", help="ranks in all")
+    add("--data-parallel-size", type=_positive, default=None, metavar="N", help="ranks in all")
     add("--local", action=argparse.BooleanOptionalAction, default=False,
         help="say that engine and front end share a machine and a launcher")  # fmt: skip
     add("--shutdown-timeout", type=_seconds, default=0.0, metavar="S",

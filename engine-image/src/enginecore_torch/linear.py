@@ -13,6 +13,18 @@ _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _REORDER: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
+def kernel_rows(rows: int) -> int:
+    """Return the number of rows, at least `rows`, that a product is computed for.
+
+    oneDNN compiles and keeps a kernel of half a megabyte for every number of rows it meets;
+    some forty sizes bound that, and the time lost to it.
+    """
+    if rows <= 4:
+        return 1 << (rows - 1).bit_length()
+    step = 8 if rows <= 64 else 32 if rows <= 256 else 128
+    return -(-rows // step) * step
+
+
 class Linear:
     """y = x W^T + b for a fixed W of shape [outputs, inputs].
 
@@ -29,8 +41,10 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the product for `x` of shape [rows, inputs]."""
         if self._packed is not None:
-            y: torch.Tensor = _PRODUCT(x, self._packed, self._bias, "none", [], "")
-            return y
+            rows = len(x)
+            padded = functional.pad(x, (0, 0, 0, kernel_rows(rows) - rows))
+            y: torch.Tensor = _PRODUCT(padded, self._packed, self._bias, "none", [], "")
+            return y[:rows]
         assert self._weight is not None
         return functional.linear(x, self._weight, self._bias)
 
