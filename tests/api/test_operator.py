@@ -11,7 +11,7 @@ from support.eventually import eventually
 from support.operator_cluster import engine_cluster, engine_core, fake_node
 from support.operator_process import Kubectl, OperatorRunner
 
-pytestmark = [pytest.mark.api, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.api, pytest.mark.timeout(180)]
 
 WAIT = 40.0
 ENGINES = "enginecore.dev/component=engine"
@@ -193,7 +193,9 @@ def test_deleted_cluster_leaves_nothing(kubectl: Kubectl, runner: OperatorRunner
         found = [f"{o['kind']} {o['metadata']['name']}" for o in kubectl.find_all(kinds)]
         return [name for name in found if name != "ConfigMap kube-root-ca.crt"]
 
-    eventually(lambda: not left(), "everything is gone", WAIT, interval=0.5)
+    eventually(lambda: not kubectl.find_all("enginecores,pods", ENGINES), "engines leave", WAIT)
+    # The garbage collector looks for new kinds every 30 s only.
+    eventually(lambda: not left(), "everything is gone", 90, interval=0.5)
 
 
 def test_namespace_goes_without_an_operator(kubectl: Kubectl, runner: OperatorRunner) -> None:

@@ -22,7 +22,7 @@ from enginecore_operator.kube.errors import (
 )
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
-from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES
+from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
@@ -30,9 +30,11 @@ from enginecore_operator.plan.core_plan import plan_core, refuse_core
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
+    ObservedCore,
     ObservedNode,
     ObservedPod,
 )
+from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_operator.plan.rendering import Rendering
 from enginecore_operator.status_reader import StatusReader
 from enginecore_operator.views import foreign_children, read_cluster_view, read_core_view
@@ -155,6 +157,7 @@ class Reconciler:
     async def _reconcile_cluster(self, key: Key) -> float | None:
         view = read_cluster_view(self.cache, key.namespace, key.name)
         if view is None:
+            await self._reap(key)
             return None
         foreign = foreign_children(view)
         if foreign:
@@ -176,8 +179,7 @@ class Reconciler:
     async def _reconcile_core(self, key: Key) -> float | None:
         view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
         if view is None:
-            self._facts.forget(key)
-            self._deferred.pop(key, None)
+            await self._reap(key)
             return None
         view = msgspec.structs.replace(view, nodes=await self._nodes_of(view.pods))
         try:
@@ -187,6 +189,20 @@ class Reconciler:
             plan = refuse_core(view, Reason.API_REFUSED, error.message, self._now())
             await self._carry_out(key, view, plan)
             return REFUSED_DELAY
+
+    async def _reap(self, key: Key) -> None:
+        """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""
+        self._facts.forget(key)
+        self._deferred.pop(key, None)
+        owner = BY_KIND[key.kind]
+        child = PODS if owner is CORES else CORES
+        if not self.cache.count(child.kind, key.namespace, key.name):
+            return
+        await self._executor.refresh(owner, key.namespace, key.name)
+        if self.cache.get(key.kind, key.namespace, key.name) is None:
+            children = self.cache.children(child.kind, key.namespace, key.name)
+            orphans = [view for view in children if isinstance(view, ObservedCore | ObservedPod)]
+            await self._act(plan_orphans(key.kind, child.kind, orphans))
 
     async def _carry_out(self, key: Key, view: ClusterView | CoreView, plan: Plan) -> float | None:
         """Carry a plan out: actions, then the status if it changed, then events."""

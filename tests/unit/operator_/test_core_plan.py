@@ -6,6 +6,7 @@ import pytest
 from enginecore_operator.api import labels
 from enginecore_operator.plan.actions import Create, Delete, Patch
 from enginecore_operator.plan.observed import FactsReading
+from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_wire.contract import EngineFacts, ServerStatus
 from support.operator_objects import (
     CoreStory,
@@ -265,6 +266,15 @@ def test_older_pods_are_removed() -> None:
     assert delete.ref.name == "smollm-0-1"
     story.pods[0] = deleted(old)
     assert not story.plan(4).stages
+
+
+def test_pods_of_an_engine_that_is_gone() -> None:
+    story = started()
+    kept = msgspec.structs.replace(story.pod.metadata, name="kept", owner_references=[])
+    left = msgspec.structs.replace(story.pod, metadata=kept)
+    pods = [story.pod, left, deleted(story.pod)]
+    doomed = plan_orphans("EngineCore", "Pod", pods)
+    assert [action.ref.name for action in doomed] == ["smollm-0-1"]  # type: ignore[union-attr]
 
 
 def test_deleted_engine_gets_no_pod() -> None:

@@ -8,7 +8,7 @@ CLUSTER_RULES: Final[list[dict[str, Any]]] = [
     {
         "apiGroups": [GROUP],
         "resources": ["engineclusters"],
-        "verbs": ["list", "watch"],
+        "verbs": ["get", "list", "watch"],
     },
     {
         "apiGroups": [GROUP],
