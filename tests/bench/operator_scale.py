@@ -1,6 +1,6 @@
 """How fast N engines become Ready, against a StatefulSet of N and against bare writes.
 
-    PYTHONPATH=tests python tests/bench/operator_scale.py [--engines 100 500]
+    PYTHONPATH=tests python tests/bench/operator_scale.py [COUNT…]
 
 Each count gets a fresh cluster of simulated nodes. All three are measured in it, one after
 another: the EngineCluster (its engines, Services, coordinator, addresses), a StatefulSet with
@@ -9,9 +9,9 @@ podManagementPolicy Parallel, and a client that writes what the operator writes 
 times the StatefulSet, at most 1.25 times the bare writes.
 """
 
-import argparse
 import asyncio
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable
@@ -33,13 +33,14 @@ from support.eventually import eventually
 from support.measures import Measure
 from support.operator_cluster import engine_cluster, fake_node
 from support.operator_objects import RENDERING, read_core_spec
-from support.operator_process import CRDS, Kubectl, operators
+from support.operator_process import CRDS, Kubectl, OperatorRunner
 
 AT_ONCE = 16
 PODS_PER_NODE = 250
 DEADLINE = 600.0
 STATEFUL_SET_BAR = 1.5
 BARE_BAR = 1.25
+COUNTS = (100, 500)
 
 
 def wait_ready(kubectl: Kubectl, kind: str, name: str, count: int) -> None:
@@ -51,15 +52,19 @@ def wait_ready(kubectl: Kubectl, kind: str, name: str, count: int) -> None:
 def measure_operator(cluster: ClusterHandle, count: int) -> float:
     """Return the seconds from apply to Ready of an EngineCluster."""
     kubectl = namespace(cluster, "engines")
-    with tempfile.TemporaryDirectory() as directory, operators(kubectl, Path(directory)) as runner:
-        operator = runner.start()
-        eventually(lambda: "this process leads" in operator.text, deadline=30)
-        started = time.monotonic()
-        kubectl.apply(engine_cluster(replicas=count))
-        wait_ready(kubectl, "enginecluster", "smollm", count)
-        seconds = time.monotonic() - started
-        kubectl.run("delete", "enginecluster", "smollm")
-        eventually(lambda: not kubectl.find_all("pods"), "gone", DEADLINE, interval=1)
+    with tempfile.TemporaryDirectory() as directory:
+        runner = OperatorRunner(kubectl, Path(directory))
+        try:
+            operator = runner.start()
+            eventually(lambda: "this process leads" in operator.text, deadline=30)
+            started = time.monotonic()
+            kubectl.apply(engine_cluster(replicas=count))
+            wait_ready(kubectl, "enginecluster", "smollm", count)
+            seconds = time.monotonic() - started
+            kubectl.run("delete", "enginecluster", "smollm")
+            eventually(lambda: not kubectl.find_all("pods"), "gone", DEADLINE, interval=1)
+        finally:
+            runner.stop()
     return seconds
 
 
@@ -131,7 +136,7 @@ def namespace(cluster: ClusterHandle, name: str) -> Kubectl:
     return Kubectl(cluster, name)
 
 
-def measure(count: int) -> dict[str, float]:
+def measure(count: int) -> None:
     """Measure one count in a cluster of its own."""
     name = f"scale-{secrets.token_hex(3)}"
     locations = Locations.from_environment()
@@ -140,25 +145,14 @@ def measure(count: int) -> dict[str, float]:
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
         nodes = [fake_node(f"fake-{i}") for i in range(-(-(count + 1) // PODS_PER_NODE) + 1)]
         Kubectl(cluster, "default").apply(*nodes)
-        return {
-            "operator": measure_operator(cluster, count),
-            "StatefulSet": measure_stateful_set(cluster, count),
-            "bare create": measure_bare(cluster, count),
-        }
-
-
-def main() -> None:
-    """Measure and print each count."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", type=int, nargs="+", default=[100, 500])
-    for count in parser.parse_args().engines:
-        row = measure(count)
-        for who, seconds in row.items():
-            Measure(f"{count} pods, {who}", seconds, "s").print()
-        for who, bar in (("StatefulSet", STATEFUL_SET_BAR), ("bare create", BARE_BAR)):
-            ratio = row["operator"] / row[who]
-            Measure(f"{count} pods, operator to {who}", ratio, "x", bar).print()
+        engines = measure_operator(cluster, count)
+        stateful_set = measure_stateful_set(cluster, count)
+        bare = measure_bare(cluster, count)
+    Measure(f"{count} engines Ready", engines, "s").print()
+    Measure(f"{count} engines / StatefulSet", engines / stateful_set, "x", STATEFUL_SET_BAR).print()
+    Measure(f"{count} engines / bare writes", engines / bare, "x", BARE_BAR).print()
 
 
 if __name__ == "__main__":
-    main()
+    for number in [int(text) for text in sys.argv[1:]] or COUNTS:
+        measure(number)
