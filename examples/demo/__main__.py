@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 from steps import Steps
+from tools import SYSTEM_NAMESPACE, Tools
 
 from devcluster import binaries
 from devcluster.errors import DevclusterError
@@ -30,10 +31,11 @@ SAMPLE = ROOT / "manifests/samples/smollm2.yaml"
 CHART = ROOT / "charts/enginecore"
 RUN_NAME = "demo"
 RELEASE = "enginecore"
-SYSTEM_NAMESPACE = "enginecore-system"
 NAMESPACE = "default"
 CLUSTER = "smollm2"
 AVAILABLE_SECONDS = 600
+POD_COLUMNS = "custom-columns=:.metadata.name,:.status.phase,:.status.containerStatuses[0].ready"
+CORE_COLUMNS = "custom-columns=:.metadata.name,:.status.phase"
 
 
 @dataclass(frozen=True)
@@ -120,46 +122,29 @@ def sample_at(model_path: str) -> str:
     return yaml.safe_dump(tree, sort_keys=False)
 
 
-class Tools:
-    """kubectl and helm on the demo's cluster, as commands shown and run."""
-
-    def __init__(self, kubeconfig: str) -> None:
-        cache = Locations.from_environment().cache
-        programs = binaries.build(["kubectl", "helm"], cache, print)
-        self._programs = {name: str(path) for name, path in programs.items()}
-        self.env = os.environ | {
-            "KUBECONFIG": kubeconfig,
-            "PATH": f"{programs['kubectl'].parent}:{os.environ['PATH']}",
-        }
-
-    def run(self, *command: str, stdin: str | None = None, check: bool = True) -> None:
-        """Show a command, run it; its output is seen."""
-        print(f"   $ {' '.join(command)}", flush=True)
-        program = self._programs.get(command[0], command[0])
-        subprocess.run([program, *command[1:]], env=self.env, input=stdin, text=True, check=check)
-
-
 def up(steps: Steps) -> None:
     """Bring the demo up and show it."""
     given = os.environ.get("KUBECONFIG")
     target = given_target(given, os.environ) if given else own_target(steps)
-    tools = Tools(target.kubeconfig)
+    tools = Tools(target.kubeconfig, steps)
     with steps.step("operator: helm install"):
-        tools.run(
+        tools.run_watching(
             "helm", "upgrade", "--install", RELEASE, str(CHART.relative_to(ROOT)),
             "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout=3m",
             *image_values("operator.image", target.operator_image),
             *image_values("engine.image", target.engine_image),
             "--hide-notes",
+            watch=("pods", "--namespace", SYSTEM_NAMESPACE, "-o", POD_COLUMNS),
         )  # fmt: skip
     with steps.step("engines: apply the EngineCluster, wait until it is Available"):
         print(f"   {SAMPLE.relative_to(ROOT)}, checkpoint in {target.model_path}")
         tools.run(
             "kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path)
         )
-        tools.run(
+        tools.run_watching(
             "kubectl", "wait", "-n", NAMESPACE, f"enginecluster/{CLUSTER}",
             "--for=condition=Available", f"--timeout={AVAILABLE_SECONDS}s",
+            watch=("enginecores", "--namespace", NAMESPACE, "-o", CORE_COLUMNS),
         )  # fmt: skip
     with steps.step("client: 8 prompts at once over all engines"):
         tools.run(
@@ -185,7 +170,7 @@ def down(steps: Steps) -> None:
         with steps.step("taking the development cluster down"):
             subprocess.run(devcluster("down", "--name", RUN_NAME), check=True)
         return
-    tools = Tools(given)
+    tools = Tools(given, steps)
     with steps.step("removing the demo from the cluster of KUBECONFIG"):
         tools.run("kubectl", "delete", "-n", NAMESPACE, "--ignore-not-found", "-f", str(SAMPLE))
         tools.run("helm", "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE,

@@ -1,0 +1,220 @@
+"""Chats with every engine of an EngineCluster at once, and shows the client's own metrics.
+
+usage: python examples/demo/client.py --cluster smollm2 [--prompt TEXT]...
+
+Needs kubectl with access to the cluster, a way to the pods' addresses, and the model's checkpoint
+for its tokenizer.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from enginecore_client import (
+    AsyncMPClient,
+    EngineCoreError,
+    OutputKind,
+    SamplingParams,
+    start_metrics_server,
+)
+from enginecore_client.text import Detokenizer, Tokenizer, read_text_async
+
+CHECKPOINT = Path.home() / ".cache/enginecore/models/smollm2"
+PROMPTS = (
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Write a haiku about the sea.",
+    "What is 12 + 30?",
+    "Name three prime numbers.",
+    "Explain photosynthesis in one sentence.",
+    "Who wrote Romeo and Juliet?",
+    "Give me a tip for learning Python.",
+)
+LINE_WIDTH = 72
+READY_SECONDS = 60.0
+STATS_SECONDS = 10.0
+SHOWN_METRICS = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "enginecore_client_requests_total",
+    "enginecore_client_generation_tokens_total",
+    "enginecore_client_time_to_first_token_seconds_count",
+    "enginecore_client_time_to_first_token_seconds_sum",
+)
+
+
+@dataclass
+class Answer:
+    """What became of one prompt; times are seconds since the prompts were sent."""
+
+    number: int
+    prompt: str
+    engine: int | None = None
+    text: str = ""
+    first_at: float = 0.0
+    done_at: float = 0.0
+    _line: str = field(default="", repr=False)
+
+    def add(self, piece: str, now: float) -> None:
+        """Take the next piece of text, and print the line once it is long enough."""
+        self.first_at = self.first_at or now
+        self.text += piece
+        self._line += piece
+        head, newline, tail = self._line.partition("\n")
+        if newline:
+            self._print(head)
+            self._line = tail
+        elif len(self._line) > LINE_WIDTH and " " in self._line:
+            head, _, self._line = self._line.rpartition(" ")
+            self._print(head)
+
+    def end(self, now: float) -> None:
+        """Print what is left."""
+        self.done_at = now
+        self._print(self._line)
+
+    def _print(self, line: str) -> None:
+        if line.strip():
+            print(f"   {self.number} on engine {self.engine} │ {line.strip()}", flush=True)
+
+
+def read_addresses(cluster: str, namespace: str) -> dict[str, Any]:
+    """Return status.clientAddresses of the EngineCluster, as the client takes it.
+
+    Raises:
+        SystemExit: kubectl cannot read it, or it has no addresses yet.
+    """
+    command = ["kubectl", "get", "enginecluster", cluster, "--namespace", namespace]
+    done = subprocess.run(
+        [*command, "--output", "jsonpath={.status.clientAddresses}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+    if not done.stdout:
+        sys.exit(f"enginecluster {cluster} has no addresses yet: wait until it is Available")
+    addresses: dict[str, Any] = json.loads(done.stdout)
+    return addresses
+
+
+async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, started: float) -> None:
+    """Stream one prompt's answer."""
+    params = SamplingParams(temperature=0.0, max_tokens=96, output_kind=OutputKind.DELTA)
+    prompt = tokenizer.encode_chat([{"role": "user", "content": answer.prompt}])
+    stream = client.generate(prompt, tokenizer.complete(params))
+    answer.engine = stream.engine
+    async for piece in read_text_async(stream, Detokenizer(tokenizer)):
+        answer.add(piece, time.monotonic() - started)
+    answer.end(time.monotonic() - started)
+
+
+async def chat(
+    addresses: dict[str, Any], tokenizer: Tokenizer, prompts: Sequence[str]
+) -> list[Answer]:
+    """Ask everything at once, print answers as they come, then the client's metrics."""
+    registry = CollectorRegistry()
+    server, thread = start_metrics_server(registry, 0, "127.0.0.1")
+    try:
+        async with AsyncMPClient(
+            client_addresses=addresses,
+            client_name="demo",
+            registry=registry,
+            ready_timeout=READY_SECONDS,
+        ) as client:
+            answers = [Answer(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+            started = time.monotonic()
+            await asyncio.gather(*(ask(client, tokenizer, answer, started) for answer in answers))
+            show_answers(answers)
+            engines = len([address for address in addresses["input_address"] if address])
+            await show_metrics(server.server_port, engines)
+        return answers
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def show_answers(answers: Sequence[Answer]) -> None:
+    """Print which engine served which prompt, and how fast."""
+    print("\n   prompt                                    engine   first token     whole")
+    for answer in answers:
+        print(
+            f"   {answer.number} {answer.prompt:<40.40} {answer.engine!s:>5}"
+            f" {answer.first_at * 1000:>10.0f} ms {answer.done_at:>7.1f} s"
+        )
+
+
+async def show_metrics(port: int, engines: int) -> None:
+    """Print the client's metrics as Prometheus would scrape them, once every engine told its state.
+
+    Raises:
+        SystemExit: an engine sent no stats within STATS_SECONDS.
+    """
+    end = time.monotonic() + STATS_SECONDS
+    while True:
+        lines = await asyncio.to_thread(scrape, port)
+        told = [line for line in lines if line.startswith("vllm:num_requests_running{")]
+        if len(told) >= engines:
+            break
+        if time.monotonic() > end:
+            sys.exit(f"stats of {len(told)} of {engines} engines within {STATS_SECONDS:.0f} s")
+        await asyncio.sleep(0.1)
+    print(f"\n   http://127.0.0.1:{port}/metrics of this client:")
+    for line in lines:
+        if line.partition("{")[0] in SHOWN_METRICS:
+            print(f"   {line}")
+
+
+def scrape(port: int) -> list[str]:
+    """Return the lines of the metrics page."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode().splitlines()
+    finally:
+        connection.close()
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cluster", default="smollm2", help="name of the EngineCluster")
+    parser.add_argument("--namespace", default="default", help="its namespace")
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT, help="GGUF file or folder")
+    parser.add_argument("--prompt", action="append", default=[], help="instead of the eight")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the program; returns 1 where the engines do not know the capital of France."""
+    options = parse_arguments()
+    addresses = read_addresses(options.cluster, options.namespace)
+    for rank, address in enumerate(addresses["input_address"]):
+        print(f"   engine {rank}: {address or 'no address'}")
+    tokenizer = Tokenizer.load(options.checkpoint)
+    prompts = options.prompt or PROMPTS
+    try:
+        answers = asyncio.run(chat(addresses, tokenizer, prompts))
+    except EngineCoreError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    if not options.prompt and "Paris" not in answers[0].text:
+        sys.stderr.write(f"{answers[0].prompt} {answers[0].text!r} does not say Paris\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
