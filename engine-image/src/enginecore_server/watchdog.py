@@ -35,8 +35,8 @@ class StepWatch:
         self._had_work = False
 
     def heard(self, now: float) -> None:
-        """Note an output."""
-        self._heard = now
+        """Note when the last output came; one that is known already changes nothing."""
+        self._heard = max(self._heard, now)
 
     def answered(self, paused: bool, now: float) -> None:
         """Note the answer to the probe."""

@@ -58,6 +58,17 @@ def test_an_engine_is_judged_by_what_is_heard(
     assert run(events) == verdicts
 
 
+def test_work_after_a_long_idle_time_has_the_whole_deadline() -> None:
+    watch = StepWatch(DEADLINE, 0.0)
+    verdicts = []
+    for now in range(1, 40):
+        watch.heard(0.5)  # the server tells the last output at every check
+        verdicts.append(watch.check(now >= 30, now))
+        if verdicts[-1] is PROBE and now < 30:
+            watch.answered(paused=False, now=now + 0.1)
+    assert DEAD not in verdicts
+
+
 def test_a_server_that_was_stopped_itself_holds_nothing_against_the_engine() -> None:
     watch = StepWatch(DEADLINE, 0.0)
     assert watch.check(True, 1.0) is FINE
