@@ -122,11 +122,23 @@ def sample_at(model_path: str) -> str:
     return yaml.safe_dump(tree, sort_keys=False)
 
 
+def running_images(tools: Tools) -> set[str]:
+    """Return the images of the engines that run already."""
+    return set(
+        tools.output(
+            "kubectl", "get", "pods", "-n", NAMESPACE,
+            "-l", f"enginecore.dev/cluster={CLUSTER},enginecore.dev/component=engine",
+            "-o", "jsonpath={.items[*].spec.containers[?(@.name=='engine')].image}",
+        ).split()
+    )  # fmt: skip
+
+
 def up(steps: Steps) -> None:
     """Bring the demo up and show it."""
     given = os.environ.get("KUBECONFIG")
     target = given_target(given, os.environ) if given else own_target(steps)
     tools = Tools(target.kubeconfig, steps)
+    client = f"{sys.executable} examples/demo/client.py"
     with steps.step("operator: helm install"):
         tools.run_watching(
             "helm", "upgrade", "--install", RELEASE, str(CHART.relative_to(ROOT)),
@@ -138,6 +150,9 @@ def up(steps: Steps) -> None:
         )  # fmt: skip
     with steps.step("engines: apply the EngineCluster, wait until it is Available"):
         print(f"   {SAMPLE.relative_to(ROOT)}, checkpoint in {target.model_path}")
+        if target.engine_image and running_images(tools) - {target.engine_image}:
+            # Running engines keep their image; the demo is to show the one just built.
+            tools.run("kubectl", "delete", "-n", NAMESPACE, f"enginecluster/{CLUSTER}")
         tools.run(
             "kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path)
         )
@@ -148,18 +163,18 @@ def up(steps: Steps) -> None:
         )  # fmt: skip
     with steps.step("client: 8 prompts at once over all engines"):
         tools.run(
-            sys.executable, "examples/demo/client.py", "--cluster", CLUSTER,
+            *client.split(), "--cluster", CLUSTER,
             "--namespace", NAMESPACE, "--checkpoint", str(fetch_checkpoint()),
         )  # fmt: skip
     with steps.step("what runs"):
         tools.run("kubectl", "get", "-n", NAMESPACE, "engineclusters,enginecores,pods")
     print(f"""
 Up after {steps.elapsed()}, and it stays up. To use it:
-   export KUBECONFIG={target.kubeconfig}
+   export KUBECONFIG={target.kubeconfig} PATH={tools.directory}:$PATH
    kubectl get engineclusters,enginecores,pods
    kubectl scale enginecluster {CLUSTER} --replicas=3
    kubectl delete pod {CLUSTER}-0-1        # the operator replaces it; clients go on
-   {sys.executable} examples/demo/client.py --prompt "Tell me a story."
+   {client} --prompt "Tell me a story."
    make demo-down                          # removes everything""")
 
 

@@ -23,7 +23,6 @@ from prometheus_client import CollectorRegistry
 from enginecore_client import (
     AsyncMPClient,
     EngineCoreError,
-    OutputKind,
     SamplingParams,
     start_metrics_server,
 )
@@ -112,7 +111,7 @@ def read_addresses(cluster: str, namespace: str) -> dict[str, Any]:
 
 async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, started: float) -> None:
     """Stream one prompt's answer."""
-    params = SamplingParams(temperature=0.0, max_tokens=96, output_kind=OutputKind.DELTA)
+    params = SamplingParams(temperature=0.0, max_tokens=96)
     prompt = tokenizer.encode_chat([{"role": "user", "content": answer.prompt}])
     stream = client.generate(prompt, tokenizer.complete(params))
     answer.engine = stream.engine

@@ -19,16 +19,21 @@ DIAGNOSIS_WIDTH = 300
 
 
 class Tools:
-    """kubectl and helm on the demo's cluster; commands are shown before they run."""
+    """kubectl and helm on the demo's cluster; commands are shown before they run.
+
+    Attributes:
+        directory: where this kubectl is.
+    """
 
     def __init__(self, kubeconfig: str, steps: Steps) -> None:
         cache = Locations.from_environment().cache
         programs = binaries.build(["kubectl", "helm"], cache, steps.say)
         self._programs = {name: str(path) for name, path in programs.items()}
+        self.directory = programs["kubectl"].parent
         self._steps = steps
         self._env = os.environ | {
             "KUBECONFIG": kubeconfig,
-            "PATH": f"{programs['kubectl'].parent}:{os.environ['PATH']}",
+            "PATH": f"{self.directory}:{os.environ['PATH']}",
         }
 
     def run(self, *command: str, stdin: str | None = None) -> None:
@@ -39,6 +44,16 @@ class Tools:
         """
         self._show(command)
         subprocess.run(self._resolve(command), env=self._env, input=stdin, text=True, check=True)
+
+    def output(self, *command: str) -> str:
+        """Run a command quietly and return what it prints.
+
+        Raises:
+            subprocess.CalledProcessError: it failed.
+        """
+        return subprocess.run(
+            self._resolve(command), env=self._env, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
 
     def run_watching(self, *command: str, watch: Sequence[str]) -> None:
         """Run a slow command; meanwhile report what `kubectl get` says of the objects in `watch`.
