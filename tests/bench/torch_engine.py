@@ -4,6 +4,7 @@ Both run as processes behind the same front end, with the same bfloat16 weights,
 so that whatever else the machine does hits both alike: judge by the ratio.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -111,4 +112,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the engines are ended either way
     main()

@@ -15,7 +15,9 @@ from enginecore_torch.core import EngineCore
 from enginecore_wire.outputs import EngineCoreOutput
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 
-THREADS = 2
+THREADS = 1
+"""Two that wait for each other get nothing done on a machine that is busy otherwise."""
+
 STEP_LIMIT = 20_000
 
 

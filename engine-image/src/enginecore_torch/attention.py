@@ -6,8 +6,10 @@ head for the tokens of one block. So a gather of whole rows yields, for each hea
 contiguous [tokens, head_dim] matrices that matrix products want.
 """
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -36,8 +38,7 @@ class KVCache:
         self.dtype = dtype
         rows = 2 * shape.num_kv_heads * shape.num_blocks
         width = shape.block_size * shape.head_dim
-        # Zeros, not garbage: a masked position has weight 0, and 0 x nan would be nan.
-        self._storage = torch.zeros(shape.num_layers, rows, width, dtype=dtype, device=device)
+        self._storage = _zeros((shape.num_layers, rows, width), dtype, device)
         self._layers = list(self._storage)
         self._tokens = [
             layer.view(rows * shape.block_size, shape.head_dim) for layer in self._layers
@@ -76,6 +77,17 @@ class KVCache:
         first = torch.arange(parts, device=blocks.device) * self.shape.num_blocks
         rows = first[None, :] + blocks[:, None]
         return (rows * self.shape.block_size + offsets[:, None]).reshape(-1)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return zeros; on a CPU they take no memory before something is written.
+
+    Not garbage: a masked position has weight 0, and 0 x nan would be nan.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Puts an EngineCore together from its settings: device, weights, cache, scheduler."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def build_engine(
         SettingsError: the settings do not fit the model or the machine.
     """
     device = choose_device(config.device)
-    torch.set_num_threads(config.threads or default_threads())
+    torch.set_num_threads(config.threads or default_threads(os.environ))
     wanted = choose_dtype(config.dtype, device)
     _LOG.info("loading %s", config.model)
     checkpoint = load_checkpoint(config.model, wanted)

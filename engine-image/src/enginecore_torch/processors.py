@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -19,8 +20,15 @@ def usable_threads(affinity: int, quota: float | None) -> int:
     return affinity if quota is None else max(1, min(affinity, math.floor(quota)))
 
 
-def default_threads() -> int:
-    """Return how many threads to compute with in this process."""
+def default_threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads to compute with in this process.
+
+    Args:
+        environment: OMP_NUM_THREADS in it, if it is a number, decides.
+    """
+    told = environment.get("OMP_NUM_THREADS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
     return usable_threads(len(os.sched_getaffinity(0)), cgroup_quota(CGROUP_ROOT))
 
 

@@ -1,5 +1,6 @@
 """The command line, and what the settings make of model and machine."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from enginecore_torch.build import EngineFacts, SettingsError, build_engine
 from enginecore_torch.config import EngineConfig, parse_arguments
-from enginecore_torch.processors import cgroup_quota, usable_threads
+from enginecore_torch.processors import cgroup_quota, default_threads, usable_threads
 from support.tiny_llama import write_tiny_llama
 
 MAX_POSITIONS = 256
@@ -134,6 +135,13 @@ def _without_weights(path: Path) -> Path:
 )
 def test_usable_threads(affinity: int, quota: float | None, threads: int) -> None:
     assert usable_threads(affinity, quota) == threads
+
+
+def test_omp_num_threads_decides() -> None:
+    own = default_threads({})
+    assert default_threads({"OMP_NUM_THREADS": "77"}) == 77
+    assert default_threads({"OMP_NUM_THREADS": "4,2"}) == own
+    assert 1 <= own <= len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(
