@@ -1,8 +1,12 @@
-"""What decides an image's tag."""
+"""What decides an image's tag, and what each Dockerfile must keep."""
 
+import re
 from pathlib import Path
 
-from support.images import Image, take_snapshot
+import pytest
+
+from enginecore_operator.plan.rendering import USER_ID
+from support.images import IMAGES, ROOT, Image, take_snapshot
 
 IMAGE = Image("thing", "thing/Dockerfile", "python", ("thing",))
 
@@ -40,3 +44,22 @@ def test_what_is_built_is_what_was_read(tmp_path: Path) -> None:
     snapshot.write(tmp_path / "context")
     assert (tmp_path / "context/thing/src/a.py").read_text() == "a = 1\n"
     assert not (tmp_path / "context/other").exists()
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=lambda image: image.name)
+def test_images_run_as_a_numbered_user(image: Image) -> None:
+    text = (ROOT / image.dockerfile).read_text()
+    final = text.rpartition("\nFROM ")[2]
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
+    assert user == (str(USER_ID), str(USER_ID))
+    assert re.search(r'^ENTRYPOINT \["enginecore-[a-z]+"\]$', final, re.MULTILINE)
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=lambda image: image.name)
+def test_dockerfiles_know_no_machine(image: Image) -> None:
+    text = (ROOT / image.dockerfile).read_text()
+    assert not re.search(r"https?://|/etc/ssl|--index-url|--trusted-host|^ARG .*PROXY", text)
+    installs = re.findall(r"pip install ([^\n&]+)", text)
+    assert installs
+    for options in installs:
+        assert "--require-hashes" in options or "--no-deps --no-build-isolation" in options
