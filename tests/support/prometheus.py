@@ -45,14 +45,6 @@ def prometheus_program() -> Path:
 
 
 @dataclass(frozen=True)
-class Target:
-    """One thing to scrape: host:port, and the labels service discovery would have found."""
-
-    address: str
-    discovered: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Prometheus:
     """A running Prometheus on the loopback interface."""
 
@@ -85,40 +77,37 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running_prometheus(
-    directory: Path, targets: Sequence[Target], relabelings: Sequence[dict[str, Any]]
+    directory: Path, scrape_configs: Sequence[dict[str, Any]]
 ) -> Iterator[Prometheus]:
     """Run Prometheus while the block lasts, scraping every second.
 
     Args:
         directory: for its configuration and data.
-        targets: what to scrape.
-        relabelings: relabel_configs, as a PodMonitor's turn into.
+        scrape_configs: as in its configuration file.
     """
     port = _free_port()
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [
-            {
-                "job_name": "pods",
-                "static_configs": [
-                    {"targets": [target.address], "labels": target.discovered} for target in targets
-                ],
-                "relabel_configs": list(relabelings),
-            }
-        ],
+        "scrape_configs": list(scrape_configs),
     }
     path = directory / "prometheus.yaml"
     path.write_text(yaml.safe_dump(config))
-    log = (directory / "prometheus.log").open("wb")
-    with log, subprocess.Popen(
+    log = directory / "prometheus.log"
+    with log.open("wb") as output, subprocess.Popen(
         [prometheus_program(), f"--config.file={path}", f"--web.listen-address=127.0.0.1:{port}",
          f"--storage.tsdb.path={directory}/data"],
-        stdout=log,
+        stdout=output,
         stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
+        prometheus = Prometheus(port)
+
+        def ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"Prometheus ended: {log.read_text()[-1000:]}")
+            return prometheus.up()
+
         try:
-            prometheus = Prometheus(port)
-            eventually(prometheus.up, "Prometheus is ready", START_SECONDS, 0.05)
+            eventually(ready, "Prometheus is ready", START_SECONDS, 0.05)
             yield prometheus
         finally:
             process.terminate()
