@@ -68,8 +68,7 @@ def own_target(steps: Steps) -> Target:
     """
     locations = Locations.from_environment()
     with steps.step("Kubernetes: programs (built once, minutes the first time)"):
-        for tier in ("chart", "node"):
-            binaries.build(binaries.TIERS[tier], locations.cache, steps.say)
+        binaries.build((*binaries.TIERS["node"], "helm"), locations.cache, steps.say)
     with steps.step("images"):
         images = build_images(("operator", "engine"), locations.images, steps.say)
     with steps.step("model: SmolLM2-135M-Instruct, 98 MB"):
