@@ -28,6 +28,9 @@ STATUS_PATH = "/status"
 METRICS_PATH = "/metrics"
 DRAIN_PATH = "/drain"
 
+MOST_CLIENTS = 1000
+"""An engine has one output socket per client, and libzmq 1023 sockets in a context."""
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -63,7 +66,7 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_port: Port = INPUT_PORT
     output_port: Port = OUTPUT_PORT
     http_port: Port = HTTP_PORT
-    max_clients: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    max_clients: Annotated[int, msgspec.Meta(ge=1, le=MOST_CLIENTS)] = 64
     backlog_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20
 
 
@@ -83,7 +86,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str
     model: ModelConfig
     rank: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     cluster: str = ""
     runtime: RuntimeConfig = RuntimeConfig()
     transport: TransportConfig = TransportConfig()

@@ -39,5 +39,8 @@ def decode_control(frames: Sequence[Frame]) -> ControlMessage | None:
         return None
     if len(frames) != 2:
         raise msgspec.DecodeError(f"control message: expected 2 frames, got {len(frames)}")
-    message: ControlMessage = decoder.decode(frames[1])
+    try:
+        message: ControlMessage = decoder.decode(frames[1])
+    except RecursionError:
+        raise msgspec.DecodeError("control message is nested too deeply") from None
     return message

@@ -27,7 +27,8 @@ MAX_BAD_WORD_TOKENS: Final = 1024
 """Lengths of the workers' per-request tables (vLLM 0.32, model runner V2)."""
 
 MAX_NESTING: Final = 64
-"""Nested objects and arrays in a JSON schema; grammars of deeper ones take too long to build."""
+"""Nested objects and arrays in a JSON schema, whose grammar would take too long to build, and in
+values that pass through: engines copy and pickle those, each to a depth of its own."""
 
 TAG_NESTING: Final = MAX_NESTING + 16
 """The same for a structural tag, which wraps schemas."""
@@ -233,12 +234,13 @@ def _check_structured(wanted: StructuredOutputs) -> FieldProblem | None:
         ("json", wanted.json, MAX_NESTING),
         ("structural_tag", wanted.structural_tag, TAG_NESTING),
     ):
-        if spec is not None and _nests_deeper(spec, deepest):
+        if spec is not None and nests_deeper(spec, deepest):
             return _bad(f"{name}.{field}", "deeper nesting", f"at most {deepest} levels")
     return None
 
 
-def _nests_deeper(spec: str | dict[str, Any], deepest: int) -> bool:
+def nests_deeper(spec: str | dict[str, Any] | list[Any], deepest: int) -> bool:
+    """Say whether objects and arrays nest deeper than `deepest` levels; a str is JSON."""
     level: list[Any]
     if isinstance(spec, str):
         try:
@@ -291,6 +293,8 @@ def _check_repetition(wanted: RepetitionDetection | None) -> FieldProblem | None
 def _check_extra(extra: dict[str, Any] | None) -> FieldProblem | None:
     if not extra:
         return None
+    if nests_deeper(extra, MAX_NESTING):
+        return _bad("extra_args", "deeper nesting", f"at most {MAX_NESTING} levels")
     for key in ("kv_transfer_params", "ec_transfer_params"):
         if not isinstance(extra.get(key), dict | None):
             return _bad(f"extra_args.{key}", type(extra[key]).__name__, "a map, or nil")

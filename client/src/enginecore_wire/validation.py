@@ -15,7 +15,7 @@ from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import RejectCode
 from enginecore_wire.problems import FieldProblem, RequestLimits, outside, too_large
 from enginecore_wire.requests import EngineCoreRequest, LoRARequest, OutputKind, PoolingParams
-from enginecore_wire.sampling_rules import check_sampling
+from enginecore_wire.sampling_rules import MAX_NESTING, check_sampling, nests_deeper
 from enginecore_wire.tensors import Tensor
 
 MAX_REQUEST_ID: Final = 1024
@@ -87,10 +87,23 @@ def check_request(
             "mm_features", f"{len(request.mm_features)} features", "none", "send token ids alone"
         )
     return (
-        _check_prompt(request, limits, tokens_checked)
+        _check_nesting(request)
+        or _check_prompt(request, limits, tokens_checked)
         or _check_lora(request.lora_request, limits)
         or _check_params(request, limits)
     )
+
+
+def _check_nesting(request: EngineCoreRequest) -> FieldProblem | None:
+    hints, pooling = request.kv_hints, request.pooling_params
+    for field, values in (
+        ("reasoning_parser_kwargs", [request.reasoning_parser_kwargs]),
+        ("kv_hints.actions", [action.payload for action in hints.actions] if hints else []),
+        ("pooling_params.extra_kwargs", [pooling.extra_kwargs] if pooling else []),
+    ):
+        if any(value and nests_deeper(value, MAX_NESTING) for value in values):
+            return outside(field, "deeper nesting", f"at most {MAX_NESTING} levels")
+    return None
 
 
 def _check_prompt(

@@ -5,7 +5,7 @@ itself; the engine never sees it"), so every message is decoded here by its type
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import Limits, Phase, Reject, RejectCode
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.requests import EngineCoreRequest, UtilityCall
+from enginecore_wire.sampling_rules import MAX_NESTING, nests_deeper
 from enginecore_wire.utility import UTILITY_METHODS, Role
 from enginecore_wire.validation import (
     check_request,
@@ -25,6 +26,14 @@ from enginecore_wire.validation import (
 Buffer = bytes | memoryview
 
 MAX_AUX_FRAMES: Final = 1024
+BODY_BYTES: Final = 4 << 20
+TOKEN_BYTES: Final = 9
+"""A body may have BODY_BYTES and TOKEN_BYTES per token of the context: no request that engines
+take needs more, and reading a larger one would keep all other clients waiting."""
+
+MAX_ABORT_IDS: Final = 1 << 16
+"""Ids of one ABORT, unless `limits.in_flight` is larger."""
+
 _CLIENT_INDEX: Final = EngineCoreRequest.__struct_fields__.index("client_index")
 _BEFORE_CLIENT_INDEX: Final = (None, None)
 _MAX_CALL_ID: Final = 2**64 - 1
@@ -70,7 +79,9 @@ class Admission:
         self._in_use = in_use
         self._add = checked_decoder(model.vocab_size)
         self._call = MsgpackDecoder(UtilityCall)
-        self._ids = msgspec.msgpack.Decoder(list[str])
+        self._body_bytes = BODY_BYTES + TOKEN_BYTES * model.max_model_len
+        longest = max(MAX_ABORT_IDS, limits.in_flight)
+        self._ids = msgspec.msgpack.Decoder(Annotated[list[str], msgspec.Meta(max_length=longest)])
 
     def add(
         self, body: Buffer, aux: Sequence[Buffer], slot: int, unfinished: int, phase: Phase
@@ -130,6 +141,9 @@ class Admission:
 
     def abort(self, body: Buffer) -> list[str] | Reject:
         """Return the ids of an ABORT."""
+        refused = self._sizes(body, ())
+        if refused is not None:
+            return refused
         try:
             return self._ids.decode(body)
         except msgspec.DecodeError as error:
@@ -158,11 +172,19 @@ class Admission:
                 "method",
                 call_id=call_id,
             )
-        if method.name == "collective_rpc" and not (call.args and isinstance(call.args[0], str)):
+        if method.name == "collective_rpc" and not _is_public_name(call.args[:1]):
             return _reject(
                 RejectCode.INVALID_REQUEST,
-                "args[0]: the method of collective_rpc must be a string; bytes would be unpickled",
+                "args[0]: the method of collective_rpc must be a string and a public name; bytes "
+                "would be unpickled",
                 "args[0]",
+                call_id=call_id,
+            )
+        if nests_deeper(call.args, MAX_NESTING):
+            return _reject(
+                RejectCode.INVALID_REQUEST,
+                f"args: got deeper nesting, allowed: {MAX_NESTING} levels",
+                "args",
                 call_id=call_id,
             )
         if call_id in calls:
@@ -176,15 +198,21 @@ class Admission:
 
     def _sizes(self, body: Buffer, aux: Sequence[Buffer]) -> Reject | None:
         limit = self._limits.frame_bytes
+        if len(body) > min(limit, self._body_bytes):
+            return _reject(
+                RejectCode.TOO_LARGE,
+                f"body: {len(body)} bytes, allowed: {min(limit, self._body_bytes)} "
+                "(limits.frame_bytes and the length of the context)",
+            )
         if len(aux) > MAX_AUX_FRAMES:
             return _reject(
                 RejectCode.TOO_LARGE, f"{len(aux)} frames, allowed: {MAX_AUX_FRAMES} after the body"
             )
-        for index, frame in enumerate((body, *aux)):
+        for index, frame in enumerate(aux):
             if len(frame) > limit:
                 return _reject(
                     RejectCode.TOO_LARGE,
-                    f"frame {index}: {len(frame)} bytes, allowed: {limit} (limits.frame_bytes)",
+                    f"frame {index + 1}: {len(frame)} bytes, allowed: {limit} (limits.frame_bytes)",
                 )
         return None
 
@@ -227,6 +255,11 @@ def call_id_of(body: Buffer) -> int | None:
         return msgspec.msgpack.decode(body, type=_CallName).call_id
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _is_public_name(first: list[Any]) -> bool:
+    name = first[0] if first else None
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("_")
 
 
 def _decode_problem(error: Exception) -> FieldProblem:

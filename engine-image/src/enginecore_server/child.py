@@ -18,6 +18,9 @@ LOG_TAIL_LINES: Final = 50
 _LONGEST_LINE: Final = 8192
 _KILL_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.02
+_CHUNK_BYTES: Final = 65536
+_PIPE_CHUNKS: Final = 16
+"""A pipe's largest default size in chunks; what comes later is another process's."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,8 +72,9 @@ class EngineChild:
                 preexec_fn=end_with_parent,
                 bufsize=0,
             )
-        except OSError as error:
-            raise ChildStartError(f"cannot run {command[0]}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ChildStartError(f"cannot run {command[0]}: {reason}") from error
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._loop.add_reader(self._process.stdout.fileno(), self._read_log)
@@ -114,8 +118,9 @@ class EngineChild:
             code = os.waitstatus_to_exitcode(status)
             if self._process is not None and pid == self._process.pid:
                 self._process.returncode = self.exit_status = code
-                while self._read_log():
-                    pass
+                for _ in range(_PIPE_CHUNKS):
+                    if not self._read_log():
+                        break
                 self._on_exit(code)
 
     def _read_log(self) -> bool:
@@ -125,7 +130,7 @@ class EngineChild:
         if self._process.stdout.closed:
             return False
         try:
-            chunk = os.read(self._process.stdout.fileno(), 65536)
+            chunk = os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not chunk:

@@ -8,6 +8,9 @@ import msgspec
 
 from enginecore_wire.contract import CONFIG_ENV, ServerConfig
 
+MAX_NUMBER = 2**31 - 1
+"""Largest size or count: what engines' 32-bit counters hold."""
+
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 
 
@@ -27,7 +30,7 @@ def load_config(file: str | None, environment: Mapping[str, str]) -> ServerConfi
         except OSError as error:
             raise ConfigError(f"--config: cannot read {file}: {error.strerror}") from error
     elif CONFIG_ENV in environment:
-        text = environment[CONFIG_ENV].encode()
+        text = environment[CONFIG_ENV].encode(errors="surrogateescape")
     else:
         raise ConfigError(f"no settings: set {CONFIG_ENV} to a JSON document or give --config FILE")
     return parse_config(text)
@@ -62,7 +65,7 @@ def check_config(config: ServerConfig) -> None:
     if not config.model.path:
         raise ConfigError("model.path: must not be empty; give a directory, file or model id")
     runtime = config.runtime
-    if runtime.type == "custom" and not runtime.command:
+    if runtime.type == "custom" and not (runtime.command and runtime.command[0]):
         raise ConfigError("runtime.command: must not be empty for runtime.type custom")
     if runtime.type != "custom" and runtime.command:
         raise ConfigError(
@@ -76,9 +79,28 @@ def check_config(config: ServerConfig) -> None:
         if port and port in ports:
             raise ConfigError(f"transport.{field}: {port} is transport.{ports[port]} already")
         ports[port] = field
-    if config.model.vocab_size is not None and config.model.vocab_size < 1:
-        raise ConfigError("model.vocab_size: must be at least 1")
-    if config.limits.frame_bytes < 1024:
-        raise ConfigError("limits.frame_bytes: must be at least 1024")
-    if config.limits.in_flight < 1:
-        raise ConfigError("limits.in_flight: must be at least 1")
+    if not transport.host:
+        raise ConfigError("transport.host: must not be empty; * listens on every interface")
+    limits = config.limits
+    for field, value, least in (
+        ("model.vocab_size", config.model.vocab_size, 1),
+        ("limits.frame_bytes", limits.frame_bytes, 1024),
+        ("limits.in_flight", limits.in_flight, 1),
+        ("limits.prompt_tokens", limits.prompt_tokens, 0),
+    ):
+        if value is not None and not least <= value <= MAX_NUMBER:
+            raise ConfigError(f"{field}: got {value}, allowed: {least} to {MAX_NUMBER}")
+    _check_texts(config)
+
+
+def _check_texts(config: ServerConfig) -> None:
+    """Refuse what no program, file or address can be called."""
+    texts = {
+        "model.path": [config.model.path],
+        "runtime.command": config.runtime.command,
+        "runtime.args": config.runtime.args,
+        "transport.host": [config.transport.host],
+    }
+    for field, values in texts.items():
+        if any("\0" in value for value in values):
+            raise ConfigError(f"{field}: holds a NUL character; remove it")

@@ -282,11 +282,12 @@ def _payloads(frames: list[zmq.Frame]) -> tuple[list[Payload], list[Buffer]]:
 
 
 def _mismatch(hello: Hello) -> Reject:
+    layouts = ", ".join(layout[:16] for layout in hello.layouts[:16])
     return Reject(
         code=RejectCode.PROTOCOL_MISMATCH,
         message=(
             f"client speaks protocol {hello.protocol_minimum} to {hello.protocol}, layouts "
-            f"{', '.join(hello.layouts) or 'none'}; this pod protocol {PROTOCOL_MINIMUM} to "
+            f"{layouts or 'none'}; this pod protocol {PROTOCOL_MINIMUM} to "
             f"{PROTOCOL_VERSION}, "
             f"layouts {', '.join(LAYOUTS)}; use matching releases"
         ),

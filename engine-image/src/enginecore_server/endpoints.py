@@ -95,7 +95,7 @@ class Endpoints:
     async def _start_drain(self, request: web.Request) -> web.Response:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         allowed = self._drain_token and scheme.lower() == "bearer"
-        if not allowed or not hmac.compare_digest(token.encode(), self._drain_token.encode()):
+        if not allowed or not hmac.compare_digest(_bytes(token), _bytes(self._drain_token)):
             return web.Response(
                 status=401,
                 text="draining needs the operator's bearer token\n",
@@ -104,6 +104,11 @@ class Endpoints:
         if not self._drain():
             return web.Response(status=409, text=f"nothing to drain: {self._status().phase}\n")
         return web.Response(status=202, text="draining\n")
+
+
+def _bytes(token: str) -> bytes:
+    """Return a header's or variable's bytes, which need not be text."""
+    return token.encode(errors="surrogateescape")
 
 
 def _verdict(status: ServerStatus, good: bool) -> web.Response:

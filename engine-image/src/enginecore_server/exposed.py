@@ -252,8 +252,13 @@ def _bind(socket: "zmq.Socket[bytes]", host: str, port: int, field: str) -> int:
     try:
         socket.bind(f"tcp://{literal}:{port}")
     except zmq.ZMQError as error:
-        what = "is in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise BindError(f"transport.{field}: port {port} on {host} {what}") from error
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            what = "is in use" if error.errno == errno.EADDRINUSE else "is not allowed"
+            raise BindError(f"transport.{field}: port {port} on {host} {what}") from error
+        raise BindError(
+            f"transport.host: cannot listen on {host}: {error.strerror}; give an IP address of "
+            "this host without brackets, or *"
+        ) from error
     endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
     return int(endpoint.rpartition(b":")[2])
 

@@ -7,7 +7,7 @@ Until then the ids are held and the slot stays taken; a late output cannot be ta
 a new request with the same id, nor reach the slot's next owner.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 
 class Fence:
@@ -38,13 +38,13 @@ class FenceBook:
         """Say whether an id may not be used yet."""
         return request_id in self._held
 
-    def raise_fence(self, slot: int, ids: Iterable[str], release: bool) -> int | None:
+    def raise_fence(self, slot: int, ids: Collection[str], release: bool) -> int | None:
         """Hold `ids`, whose abort was sent just now; return the id of the call to send, or
         None if a call is under way in this slot already."""
         fence = self._behind.get(slot) or Fence(self._next_call_id())
         fence.ids.update(ids)
         fence.release |= release
-        self._held.update(fence.ids)
+        self._held.update(ids)
         if slot in self._under_way:
             self._behind[slot] = fence
             return None

@@ -47,7 +47,7 @@ class Handshake:
         """
         try:
             status = msgspec.msgpack.decode(body, type=EngineStatus).status
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise HandshakeError(f"unreadable handshake message: {error}") from error
         if engine_rank(identity) is None:
             raise HandshakeError(f"identity {identity.hex()} is not a rank in 2 bytes")

@@ -13,6 +13,7 @@ _FIXED: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 1
 _INTEGERS: Final = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 _STRING: Final = 8
 _ARRAY: Final = 9
+_MOST_TOKENS: Final = 2**31 - 1
 _LONGEST: Final = 1 << 28
 """Bytes no single value of a sane header exceeds."""
 
@@ -34,8 +35,11 @@ def vocabulary_size(path: str, configured: int | None) -> int:
     if configured is not None:
         return configured
     try:
-        return _from_files(Path(path))
-    except (OSError, ValueError, struct.error) as error:
+        size = _from_files(Path(path))
+        if not 1 <= size <= _MOST_TOKENS:
+            raise ValueError(f"a vocabulary of {size} tokens: the file is damaged")
+        return size
+    except (OSError, ValueError, struct.error, RecursionError) as error:
         raise UnknownVocabularyError(
             f"model.path: the vocabulary size of {path} is unknown ({error}); "
             "set model.vocab_size (spec.model.vocabSize)"
@@ -63,9 +67,10 @@ def config_vocabulary(path: Path) -> int:
         ValueError: it has none.
     """
     config = json.loads(path.read_bytes())
-    for holder in (config, config.get("text_config") or {}):
-        size = holder.get("vocab_size")
-        if isinstance(size, int) and size > 0:
+    holders = [config, config.get("text_config")] if isinstance(config, dict) else []
+    for holder in holders:
+        size = holder.get("vocab_size") if isinstance(holder, dict) else None
+        if type(size) is int and size > 0:
             return size
     raise ValueError(f"{path.name} has no vocab_size")
 

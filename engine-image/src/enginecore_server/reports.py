@@ -13,6 +13,8 @@ import zmq
 from enginecore_wire.outputs import EngineCoreOutputs, SchedulerStats
 
 _RESOLVE_AGAIN_SECONDS: Final = 3.0
+_LAST_PORT: Final = 65535
+_PORT_DIGITS: Final = 5
 _OPTIONS: Final = (
     (zmq.SNDHWM, 10),
     (zmq.LINGER, 0),
@@ -42,9 +44,18 @@ def split_address(address: str) -> tuple[str, int]:
     """
     scheme, separator, rest = address.partition("://")
     host, colon, port = rest.rpartition(":")
-    if scheme != "tcp" or not separator or not colon or not host or not port.isdigit():
-        raise AddressError(f"coordinator_address: {address!r} is not tcp://host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else 0
+    bracketed = host.startswith("[") and host.endswith("]")
+    if (
+        scheme != "tcp"
+        or not (separator and colon and host and host.isprintable() and 1 <= number <= _LAST_PORT)
+        or bracketed != (":" in host)
+    ):
+        raise AddressError(
+            f"coordinator_address: {address!r} is not tcp://host:port with a port from 1 to "
+            f"{_LAST_PORT} (IPv6 in brackets)"
+        )
+    return host.strip("[]"), number
 
 
 async def resolve(host: str, port: int) -> str:
@@ -58,7 +69,10 @@ async def resolve(host: str, port: int) -> str:
         ipaddress.ip_address(host)
         return _endpoint(host, port)
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=sockets.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(host, port, type=sockets.SOCK_STREAM)
+    except UnicodeError as error:  # a label longer than names may have
+        raise OSError(str(error)) from error
     return _endpoint(str(found[0][4][0]), port)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from enginecore_wire.contract import EngineFacts, ServerConfig
 from enginecore_wire.control import Limits
 from enginecore_wire.handshake import ReadyPayload
 from enginecore_wire.problems import RequestLimits
+
+T = TypeVar("T")
 
 
 class ServerState:
@@ -75,8 +77,12 @@ class ServerState:
         Raises:
             msgspec.DecodeError: its READY payload is not one.
         """
-        facts = msgspec.msgpack.decode(payload, type=ReadyPayload)
-        self.ready_payload = msgspec.msgpack.decode(payload)
+        facts = _decode(payload, ReadyPayload)
+        if facts.max_model_len < 1:
+            raise msgspec.ValidationError(
+                f"max_model_len: got {facts.max_model_len}, allowed: at least 1"
+            )
+        self.ready_payload = _decode(payload, dict[str, Any])
         self.facts = EngineFacts(
             version=facts.vllm_version,
             dtype=facts.dtype,
@@ -99,3 +105,10 @@ class ServerState:
             tasks=self.tasks,
         )
         self._admission = Admission(model, self.limits, self.id_in_use)
+
+
+def _decode(payload: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None

@@ -170,6 +170,9 @@ def test_a_command_that_is_not_there_fails_with_its_name(make_pod: MakePod) -> N
         ({"name": ""}, "name:"),
         ({"transport": {"input_port": "five"}}, "transport.input_port"),
         ({"coordinator_address": "nowhere"}, "coordinator_address"),
+        ({"transport": {"host": "no-interface"}}, "transport.host: cannot listen"),
+        ({"transport": {"host": "[::1]"}}, "without brackets"),
+        ({"runtime": {"type": "custom", "command": ["a\0b"]}}, "runtime.command"),
     ],
 )
 def test_unusable_settings_end_the_process_with_the_field(
@@ -249,6 +252,7 @@ def test_the_operator_drains_and_the_pod_stays_to_be_seen(
     client.expect(EngineCoreOutputs)
     assert http(pod, "/drain", method="POST")[0] == 401
     assert http(pod, "/drain", method="POST", token="wrong")[0] == 401
+    assert http(pod, "/drain", method="POST", token="\xff\xfe")[0] == 401
     assert http(pod, "/drain", method="POST", token=DRAIN_TOKEN)[0] == 202
     client.expect(Draining)
     assert http(pod, "/readyz")[0] == 503

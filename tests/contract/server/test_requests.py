@@ -22,6 +22,11 @@ Connect = Callable[..., RawClient]
 
 encode = msgspec.msgpack.encode
 
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
 BAD_FRAMES: list[tuple[str, list[Any], str]] = [
     ("empty type", [b"", b""], "unknown_type"),
     ("long type", [b"\x00\x00", b"\x90"], "unknown_type"),
@@ -55,6 +60,16 @@ BAD_FRAMES: list[tuple[str, list[Any], str]] = [
     ("pickled rpc", [b"\x03", encode([0, 7, "collective_rpc", [b"\x80\x04."]])],
      "invalid_request"),
     ("ping of garbage", [b"\x82", b"\xc1"], "invalid_request"),
+    ("deep ping", [b"\x82", b"\x81\xa1x" + b"\x91" * 100_000], "invalid_request"),
+    ("deep arguments", [b"\x03", encode([0, 7, "profile", [nested(100)]])], "invalid_request"),
+    ("rpc of a private name", [b"\x03", encode([0, 7, "collective_rpc", ["__class__"]])],
+     "invalid_request"),
+    ("deep extra_args", [b"\x00", encode(request("r", sampling_params=SamplingParams(
+        extra_args={"a": nested(100)})))], "invalid_request"),
+    ("abort of too many", [b"\x01", encode(["a"] * 70_000)], "invalid_request"),
+    ("large abort", [b"\x01", b"\xdd\x01\x00\x00\x00" + b"\xa0" * (16 << 20)], "too_large"),
+    ("large prompt", [b"\x00", b"\x99\xa1r\xdd\x01\x00\x00\x00" + b"\x01" * (16 << 20)],
+     "too_large"),
     ("too many frames", [b"\x00", encode(request("r")), *[b"x"] * 1100], "too_large"),
 ]  # fmt: skip
 

@@ -123,6 +123,35 @@ def test_another_nonce_does_not_take_a_session(make_pod: MakePod, connect: Conne
     assert pod.status().clients == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xc1", b"\x90", b"\x81\xa1x" + b"\x91" * 100_000, b"\x81\xa5nonce\xa812345678"],
+    ids=["empty", "garbage", "array", "deep", "nonce of text"],
+)
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_hellos_that_cannot_be_read_are_refused(
+    make_pod: MakePod, connect: Connect, side: str, body: bytes
+) -> None:
+    pod = make_pod()
+    client = connect(pod, hello=False)
+
+    def refused() -> bool:
+        client.send_on(getattr(client, side), [b"\x80", body])
+        answer = client.receive(0.2)
+        return isinstance(answer, Reject) and answer.code == "invalid_request"
+
+    eventually(refused)
+    client.hello()
+    assert client.ready().slot == 1
+    assert "Traceback" not in "\n".join(pod.log)
+
+
+def test_a_mismatch_is_told_in_few_words(make_pod: MakePod, connect: Connect) -> None:
+    client = connect(make_pod(), hello=False)
+    client.hello(layouts=("A" * 1000,) * 500)
+    assert len(client.expect(Reject).message) < 1000
+
+
 @pytest.mark.parametrize("kind", [b"\x00", b"\x01", b"\x03", b"\x82", b"\x77"])
 def test_who_has_not_said_hello_is_told_so(
     make_pod: MakePod, connect: Connect, kind: bytes

@@ -42,6 +42,16 @@ def test_defaults_are_those_of_the_contract() -> None:
         ({"liveness": {"grace_seconds": 0}}, "liveness.grace_seconds"),
         ({"limits": {"frame_bytes": 10}}, "limits.frame_bytes"),
         ({"limits": {"in_flight": 0}}, "limits.in_flight"),
+        ({"limits": {"in_flight": 2**64}}, "limits.in_flight"),
+        ({"limits": {"frame_bytes": 2**62}}, "limits.frame_bytes"),
+        ({"limits": {"prompt_tokens": -5}}, "limits.prompt_tokens"),
+        ({"model": {"path": "x", "vocab_size": 2**63}}, "model.vocab_size"),
+        ({"model": {"path": "x\0"}}, "model.path"),
+        ({"runtime": {"args": ["--a", "\0"]}}, "runtime.args"),
+        ({"runtime": {"type": "custom", "command": [""]}}, "runtime.command"),
+        ({"transport": {"host": ""}}, "transport.host"),
+        ({"transport": {"max_clients": 1001}}, "transport.max_clients"),
+        ({"epoch": 2**64}, "epoch"),
         ({"surprise": 1}, "surprise"),
     ],
 )
@@ -53,6 +63,11 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
 def test_text_that_is_no_json_is_refused() -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         parse_config(b"{")
+
+
+def test_a_variable_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not JSON"):
+        load_config(None, {CONFIG_ENV: "\udcff"})
 
 
 def test_two_free_ports_are_no_conflict() -> None:

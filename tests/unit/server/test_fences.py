@@ -1,6 +1,7 @@
 """When ids and slots are free again."""
 
 import itertools
+import time
 
 from enginecore_server.fences import FenceBook
 
@@ -42,6 +43,15 @@ def test_slots_have_fences_of_their_own() -> None:
     assert not fences.expects(2, first or 0)
     assert fences.passed(2) == (True, None)
     assert fences.holds("a")
+
+
+def test_many_aborts_while_the_engine_is_silent_cost_the_same_each() -> None:
+    fences = book()
+    started = time.process_time()
+    for number in range(50_000):
+        fences.raise_fence(1, [f"r{number}"], release=False)
+    assert time.process_time() - started < 2.0
+    assert fences.holds("r49999")
 
 
 def test_a_slot_without_requests_is_fenced_too() -> None:

@@ -91,7 +91,19 @@ def test_damaged_files_are_refused_with_the_remedy(tmp_path: Path, content: byte
         vocabulary_size(str(file), None)
 
 
-@pytest.mark.parametrize("files", [{}, {"config.json": "{}"}, {"config.json": "{"}])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"config.json": "{}"},
+        {"config.json": "{"},
+        {"config.json": "[]"},
+        {"config.json": '{"text_config": "x"}'},
+        {"config.json": '{"vocab_size": true}'},
+        {"config.json": '{"vocab_size": 9223372036854775808}'},
+        {"config.json": "[" * 100_000},
+    ],
+)
 def test_silent_directories_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)

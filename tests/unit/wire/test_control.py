@@ -87,6 +87,11 @@ def test_value_of_the_wrong_type_is_an_error(code, body):
         decode_control([bytes((code,)), msgspec.msgpack.encode(body)])
 
 
+def test_a_deep_value_is_an_error_of_its_message_alone():
+    with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
+        decode_control([b"\x82", b"\x81\xa1x" + b"\x91" * 100_000])
+
+
 @pytest.mark.parametrize(
     ("first", "expected"),
     [(b"\x80", 0x80), (b"\x8f", 0x8F), (memoryview(b"\x83"), 0x83), (b"\x90", None),

@@ -77,7 +77,7 @@ NESTED = {
     "extra_args": (
         [None, {}, {"kv_transfer_params": {"a": [1]}}, {"x": [-(2**63), 2**64 - 1, 1.5, "s"]}],
         [{"x": 2**64}, {"x": [{"y": -(2**63) - 1}]}, {2**64: 1}, {"x": (nan,)},
-         {"kv_transfer_params": [1]}, {"ec_transfer_params": "s"}],
+         {"kv_transfer_params": [1]}, {"ec_transfer_params": "s"}, {"x": _nested(64)}],
     ),
     "structured_outputs": (
         [None, _choice(), _json({"type": "object"}), _json("{}"), _json("not JSON"),

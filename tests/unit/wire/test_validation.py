@@ -1,5 +1,7 @@
 """Requests that would harm an engine are refused, each with field, value, limit and remedy."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -8,6 +10,8 @@ from enginecore_wire.control import RejectCode
 from enginecore_wire.problems import RequestLimits
 from enginecore_wire.requests import (
     EngineCoreRequest,
+    KvHintAction,
+    KvHints,
     LoRARequest,
     OutputKind,
     PoolingParams,
@@ -59,10 +63,18 @@ def test_accepted(request_, limits):
     assert check_request(request_, limits) is None
 
 
+DEEP: list[Any] = []
+for _ in range(64):
+    DEEP = [DEEP]
+
 BAD = [
     (_request(request_id=""), LIMITS, "request_id", INVALID, "0 characters"),
     (_request(request_id="x" * 1025), LIMITS, "request_id", INVALID, "1 to 1024"),
     (_request(resumable=True), LIMITS, "resumable", INVALID, "streaming sessions"),
+    (_request(reasoning_parser_kwargs={"a": DEEP}), LIMITS, "reasoning_parser_kwargs", INVALID,
+     "at most 64 levels"),
+    (_request(kv_hints=KvHints("1", "m", [KvHintAction("a", "t", "1", {"a": DEEP})])), LIMITS,
+     "kv_hints.actions", INVALID, "at most 64 levels"),
     (_request(mm_features=[{}]), LIMITS, "mm_features", INVALID, "1 features"),
     (_request(prompt_token_ids=None), LIMITS, "prompt_token_ids", INVALID, "nil"),
     (_request(prompt_token_ids=[]), LIMITS, "prompt_token_ids", INVALID, "empty prompt"),
