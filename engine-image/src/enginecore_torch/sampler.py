@@ -177,7 +177,8 @@ def _nucleus_floor(scores: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         before = probabilities.cumsum(dim=-1) - probabilities
         if width == size or bool((before[:, -1:] >= shares).all()):
             break
-    count = (before < shares).sum(dim=-1, keepdim=True)
+    # At least the most likely one: a share too small for float32 is 0.
+    count = (before < shares).sum(dim=-1, keepdim=True).clamp_(min=1)
     return top.gather(1, count - 1)
 
 

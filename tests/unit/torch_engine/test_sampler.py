@@ -74,6 +74,23 @@ def test_draw_follows_the_distribution(params: dict[str, Any]) -> None:
         assert (tokens[token] > 0) <= (probability > 0)
 
 
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"top_p": 1e-300},
+        {"top_p": 5e-324, "top_k": 3},
+        {"min_p": 5e-324},
+        {"min_p": 1.0, "top_p": 1e-8},
+        {"temperature": 1e-5},
+        {"top_k": 2**63},
+    ],
+)
+def test_the_smallest_and_largest_values_draw_a_token(extreme: dict[str, Any]) -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0, 0.0]])
+    token = draw(scores, [SamplingParams(**extreme)], [0.0])[0]
+    assert token == 1 or not extreme.keys() & {"top_p", "temperature"}
+
+
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.999])
 def test_top_p_of_a_flat_distribution_looks_past_the_candidates(top_p: float) -> None:
     size = 5000
