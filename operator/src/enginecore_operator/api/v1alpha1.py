@@ -14,7 +14,7 @@ from enginecore_operator.api import schema
 from enginecore_operator.api.labels import RESERVED_ENV_PREFIX
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import Rule, Spec
-from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, OUTPUT_PORT
+from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, MOST_CLIENTS, OUTPUT_PORT
 
 MAX_REPLICAS = 4096
 
@@ -227,7 +227,7 @@ class Transport(Spec, frozen=True):
     output_port: Annotated[Port, Meta(description="ZMQ output socket.")] = OUTPUT_PORT
     http_port: Annotated[Port, Meta(description="Health, status and metrics.")] = HTTP_PORT
     max_clients: Annotated[
-        int, Meta(ge=1, le=1024, description="Clients served at the same time.")
+        int, Meta(ge=1, le=MOST_CLIENTS, description="Clients served at the same time.")
     ] = 64
 
 
