@@ -39,7 +39,7 @@ class Face(Protocol):
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests."""
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call an engine's method by name."""
 
     def close(self) -> None:
@@ -66,8 +66,8 @@ class SyncFace:
     def abort(self, request_ids: Sequence[str]) -> None:
         self.client.abort_requests(request_ids)
 
-    def call(self, method: str, *args: Any) -> Any:
-        return self.client.call_utility(method, *args)
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        return self.client.call_utility(method, *args, **options)
 
     def close(self) -> None:
         self.client.close()
@@ -103,8 +103,8 @@ class AsyncFace:
     def abort(self, request_ids: Sequence[str]) -> None:
         self._run(self.client.abort_requests_async(request_ids))
 
-    def call(self, method: str, *args: Any) -> Any:
-        return self._run(self.client.call_utility_async(method, *args))
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        return self._run(self.client.call_utility_async(method, *args, **options))
 
     def close(self) -> None:
         self._run(self.client.aclose())
