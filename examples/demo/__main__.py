@@ -20,7 +20,7 @@ import yaml
 from steps import Steps
 from tools import SYSTEM_NAMESPACE, Tools
 
-from devcluster import binaries
+from devcluster import binaries, state
 from devcluster.errors import DevclusterError
 from devcluster.locations import Locations
 from support.checkpoint import fetch_checkpoint
@@ -183,6 +183,11 @@ def down(steps: Steps) -> None:
     if not given:
         with steps.step("taking the development cluster down"):
             subprocess.run(devcluster("down", "--name", RUN_NAME), check=True)
+            others = state.runs(Locations.from_environment())
+            if others:
+                steps.say(f"routes stay for the cluster {others[0].name!r}")
+            else:
+                subprocess.run(devcluster("reclaim", "--routes"), check=True)
         return
     tools = Tools(given, steps)
     with steps.step("removing the demo from the cluster of KUBECONFIG"):
