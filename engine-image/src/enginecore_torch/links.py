@@ -1,6 +1,7 @@
 """The sockets of an engine process: handshake, input thread, output thread."""
 
 import logging
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
@@ -23,6 +24,10 @@ from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs
 
 HANDSHAKE_LINGER_MS = 5000
 OUTPUT_LINGER_MS = 4000
+
+SIGNAL_SECONDS = 0.5
+"""The longest wait without a look at signals: one that arrives just before a wait begins does
+not end it."""
 
 COORDINATOR = -1
 """The client index of messages that are for the coordinator."""
@@ -71,7 +76,7 @@ class Handshake:
             HandshakeError: no answer came in time, or it cannot be read.
         """
         self._send(HELLO)
-        if not self._socket.poll(int(timeout * 1000)):
+        if not self._wait(timeout):
             raise HandshakeError(
                 f"no answer to HELLO from {self._address} within {timeout:g} s; "
                 "is the front end or engine server running there?"
@@ -83,6 +88,14 @@ class Handshake:
         if not init.addresses.inputs or not init.addresses.outputs:
             raise HandshakeError("the answer to HELLO names no input or no output address")
         return init.addresses
+
+    def _wait(self, timeout: float) -> bool:
+        """Say whether a message came in time; short waits let signal handlers run."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            if self._socket.poll(int(1000 * min(left, SIGNAL_SECONDS))):
+                return True
+        return False
 
     def finish(self) -> None:
         """Say that the engine is ready."""

@@ -13,7 +13,14 @@ from enginecore_torch.admission import DuplicateRequestError
 from enginecore_torch.build import BuiltEngine
 from enginecore_torch.config import ProcessConfig
 from enginecore_torch.core import CoreOptions, EngineCore
-from enginecore_torch.links import COORDINATOR, Handshake, Incoming, InputThread, OutputThread
+from enginecore_torch.links import (
+    COORDINATOR,
+    SIGNAL_SECONDS,
+    Handshake,
+    Incoming,
+    InputThread,
+    OutputThread,
+)
 from enginecore_torch.version import VERSION
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.handshake import EngineAddresses, ReadyPayload
@@ -140,11 +147,11 @@ class EngineCoreProc:
         return True
 
     def _take_messages(self, core: EngineCore, outputs: OutputThread) -> None:
-        """Handle all messages that are there; wait for one if there is nothing to compute."""
+        """Handle all messages that are there; wait a while for one if there is nothing to do."""
         block = not core.has_work() and not self._stopping
         while True:
             try:
-                item = self._queue.get(block=block)
+                item = self._queue.get(block, SIGNAL_SECONDS)
             except Empty:
                 return
             block = False
