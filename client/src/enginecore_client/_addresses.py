@@ -10,6 +10,7 @@ import msgspec
 from enginecore_client.errors import AddressError
 
 _KEYS = frozenset({"input_address", "output_address", "stats_update_address", "mode"})
+_LAST_PORT = 65535
 _WILDCARDS = frozenset({"*", "0.0.0.0", "[::]", "::"})
 
 
@@ -64,7 +65,7 @@ class ClientAddresses(msgspec.Struct, frozen=True):
                 "client_addresses is empty: give input_address and output_address, "
                 "or a file or cluster that has them"
             )
-        unknown = sorted(set(source) - _KEYS)
+        unknown = sorted(set(source) - _KEYS, key=str)
         if unknown:
             raise AddressError(
                 f"client_addresses: unknown key {unknown[0]!r}; known are {sorted(_KEYS)}"
@@ -98,7 +99,7 @@ class ClientAddresses(msgspec.Struct, frozen=True):
             source = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
         except OSError as error:
             raise AddressError(f"client_addresses file {path}: {error.strerror}") from error
-        except msgspec.MsgspecError as error:
+        except (ValueError, RecursionError) as error:
             raise AddressError(
                 f"client_addresses file {path}: not a JSON object of addresses ({error})"
             ) from error
@@ -174,6 +175,10 @@ def _stats_address(source: Mapping[str, Any]) -> str | None:
 
 def _check_address(key: str, address: str) -> None:
     scheme, separator, rest = address.partition("://")
+    if not address.isprintable() or " " in address:
+        raise AddressError(
+            f"client_addresses: {key} {address!r} holds a space or a control character; remove it"
+        )
     if scheme == "ipc" and rest:
         return
     if scheme != "tcp" or not separator:
@@ -190,5 +195,6 @@ def _check_address(key: str, address: str) -> None:
         raise AddressError(
             f"client_addresses: {key} {address!r}: write IPv6 in brackets, tcp://[::1]:5557"
         )
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    digits = port.isascii() and port.isdigit() and len(port) <= len(str(_LAST_PORT))
+    if not digits or not 1 <= int(port) <= _LAST_PORT:
         raise AddressError(f"client_addresses: {key} {address!r}: port must be 1 to 65535")

@@ -1,6 +1,7 @@
 """What one engine accepts: requests are completed, checked and encoded against its READY."""
 
 import sys
+from math import inf, isnan
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,9 @@ from enginecore_wire.validation import (
 )
 
 _ANY_TOKEN: Final = sys.maxsize
+_LAST_RANK: Final = 65535
+_UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""What encoding raises for values, text, numbers and nesting that cannot travel."""
 
 Frames = list[bytes | memoryview]
 
@@ -64,8 +68,11 @@ class Admission:
             self._decoder.decode(frames[0], frames[1:])
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error), request.request_id) from error
-        except (TypeError, OverflowError) as error:
-            raise RequestRejectedError(str(error), request_ids=[request.request_id]) from error
+        except _UNSENDABLE as error:
+            field = self._unsendable(complete)
+            raise RequestRejectedError(
+                f"{field or 'request'}: {error}", field=field, request_ids=[request.request_id]
+            ) from error
         problem = check_request(complete, self._limits_of(request), tokens_checked=True)
         if problem is not None:
             raise rejected(problem, request.request_id)
@@ -79,14 +86,14 @@ class Admission:
         Raises:
             RequestRejectedError: the method is not on the list, or an argument cannot travel.
         """
-        if method not in UTILITY_METHODS:
+        if not isinstance(method, str) or method not in UTILITY_METHODS:
             raise RequestRejectedError(
                 f"method: {method!r} is no utility call; known are {sorted(UTILITY_METHODS)}",
                 field="method",
             )
         try:
             frames = self._encoder.encode(UtilityCall(self._slot, call_id, method, args))
-        except (TypeError, OverflowError) as error:
+        except _UNSENDABLE as error:
             raise RequestRejectedError(f"args of {method}: {error}", field="args") from error
         message: Frames = [RequestType.UTILITY, *frames]
         self._check_size(message, None)
@@ -95,6 +102,17 @@ class Admission:
     def abort(self, internal_ids: list[str]) -> Frames:
         """Return the frames of ABORT."""
         return [RequestType.ABORT, *self._encoder.encode(internal_ids)]
+
+    def _unsendable(self, message: msgspec.Struct) -> str:
+        """Return the path of the first field that cannot be encoded, or ""."""
+        for name in message.__struct_fields__:
+            value = getattr(message, name)
+            try:
+                self._encoder.encode(value)
+            except _UNSENDABLE:
+                inner = self._unsendable(value) if isinstance(value, msgspec.Struct) else ""
+                return f"{name}.{inner}" if inner else name
+        return ""
 
     def _sampling(self, request: EngineCoreRequest) -> Any:
         params = request.sampling_params
@@ -119,6 +137,53 @@ class Admission:
             )
 
 
+def unusable(ready: Ready) -> str | None:
+    """Return what in a READY no client can work with, field and value, or None."""
+    limits, length = ready.limits, ready.engine.get("max_model_len", 1)
+    for field, value, low, high in (
+        ("vocab_size", ready.vocab_size, 0, _ANY_TOKEN),
+        ("rank", ready.rank, 0, _LAST_RANK),
+        ("slot", ready.slot, 0, sys.maxsize),
+        ("engine.max_model_len", length, 1, sys.maxsize),
+        ("limits.frame_bytes", limits.frame_bytes, 1, sys.maxsize),
+        ("limits.in_flight", limits.in_flight, 1, sys.maxsize),
+        ("limits.prompt_tokens", limits.prompt_tokens, 0, sys.maxsize),
+    ):
+        if type(value) is not int or not low <= value <= high:
+            return f"{field} {value!r}"
+    for field, seconds in msgspec.structs.asdict(ready.timers).items():
+        if not 0 < seconds < inf:  # also true for nan
+            return f"timers.{field} {seconds!r}"
+    return None
+
+
 def rejected(problem: FieldProblem, request_id: str) -> RequestRejectedError:
     """Return the error for a field that is wrong."""
     return RequestRejectedError(problem.message, field=problem.field, request_ids=[request_id])
+
+
+def deadline_after(seconds: float | None, now: float, field: str) -> float | None:
+    """Return when `seconds` from `now` have passed; None for never.
+
+    Raises:
+        RequestRejectedError: `seconds` is no number; `field` is the caller's name for it.
+    """
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or isnan(seconds):
+        raise RequestRejectedError(
+            f"{field}: got {seconds!r}, allowed: seconds from now, or None", field=field
+        )
+    return now + seconds
+
+
+def check_types(request: EngineCoreRequest) -> None:
+    """Refuse what could not even be booked; the fields are checked against the engine's READY."""
+    for field, value, kind in (
+        ("request", request, EngineCoreRequest),
+        ("request_id", getattr(request, "request_id", ""), str),
+    ):
+        if not isinstance(value, kind):
+            raise RequestRejectedError(
+                f"{field}: expected {kind.__name__}, got {type(value).__name__}", field=field
+            )

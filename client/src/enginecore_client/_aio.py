@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from enginecore_client._addresses import ClientAddresses
+from enginecore_client._admission import deadline_after
 from enginecore_client._books import Ids
 from enginecore_client._controls import AsyncControls
 from enginecore_client._core import ClientCore, CoreSettings
@@ -209,7 +210,7 @@ class AsyncMPClient(AsyncControls, NoScaling):
     ) -> list[Any]:
         await self.connect()
         core, loop = self._driver.core, asyncio.get_running_loop()
-        deadline = None if timeout is None else self._driver.clock() + timeout
+        deadline = deadline_after(timeout, self._driver.clock(), "timeout")
         calls = [
             core.call(link, method, args, loop.create_future(), deadline)
             for link in core.call_targets(engine)
@@ -236,5 +237,6 @@ class AsyncMPClient(AsyncControls, NoScaling):
             return False
 
     def _check_open(self) -> None:
+        self._driver.check_process()
         if self._driver.core.closed or not self._finalizer.alive:
             raise ClientClosedError("the client is closed; create another one")

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Final
 
 from enginecore_client._addresses import Endpoint
+from enginecore_client._admission import unusable
 from enginecore_client._books import CallRecord, Outgoing, RequestRecord
 from enginecore_client._states import FINAL, TRANSITIONS, WORKING, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
@@ -225,6 +226,11 @@ class Connection:
             PROTOCOL_MINIMUM <= ready.protocol <= PROTOCOL_VERSION
         ):
             self._end(Move.GONE, mismatch(ready.protocol, ready.layout), now)
+            return None
+        wrong = unusable(ready)
+        if wrong is not None:
+            text = f"the pod's READY cannot be used: {wrong}; update or repair the pod"
+            self._end(Move.GONE, ProtocolMismatchError(text), now)
             return None
         if self.ready is not None and ready.epoch != self.ready.epoch:
             self.lose(f"epoch {ready.epoch} answers where epoch {self.ready.epoch} was", now)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_client._addresses import ClientAddresses
+from enginecore_client._admission import check_types
 from enginecore_client._books import CallRecord, Ids, Outgoing, RequestRecord
 from enginecore_client._connection import Connection
 from enginecore_client._delivery import Delivery
@@ -123,6 +124,7 @@ class ClientCore:
             ClientClosedError: the client is closed.
         """
         self._check_open()
+        check_types(request)
         name = request.request_id or self._ids.request()
         if sink is None and self._ledger.queued(name):
             raise RequestRejectedError(

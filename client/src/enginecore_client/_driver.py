@@ -3,6 +3,7 @@
 A driver belongs to one thread or loop, holds no reference to a client, and never blocks.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Final, Protocol
 import zmq
 
 from enginecore_client._addresses import host_name
+from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
 from enginecore_client._core import ClientCore
 from enginecore_client._events import (
@@ -72,11 +74,29 @@ class Driver:
         self.source = source
         self.clock = clock
         self.on_change: Callable[[], None] = _nothing
+        self._process = os.getpid()
         self._metrics = metrics
         self._inbox = inbox
         self._watcher = watcher
         self._post = post
         self._sockets = SocketSet(watcher, self.drain, self._monitor, self._loads)
+
+    @property
+    def forked(self) -> bool:
+        """Say whether this process is a fork of the client's: sockets and threads stayed there."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Refuse to work in a fork, where nothing would ever come.
+
+        Raises:
+            ClientClosedError: this process was forked after the client was made.
+        """
+        if self.forked:
+            raise ClientClosedError(
+                f"the client belongs to process {self._process} and this is a fork of it; create "
+                "another one here"
+            )
 
     def start(self) -> None:
         """Begin to follow the addresses."""
@@ -134,7 +154,7 @@ class Driver:
     ) -> RequestRecord:
         """Send a request; see ClientCore.add. `timeout` is in seconds from now."""
         now = self.clock()
-        deadline = None if timeout is None else now + timeout
+        deadline = deadline_after(timeout, now, "deadline")
         record = self.core.add(request, sink, now, deadline=deadline, retry=retry)
         self.pump()
         return record
@@ -159,7 +179,7 @@ class Driver:
         Args:
             failure: what went wrong, if the client did not end by itself.
         """
-        if self.core.closed:
+        if self.core.closed or self.forked:
             return
         reason = "the client was closed" if failure is None else f"the client failed: {failure!r}"
         error = ClientClosedError(reason)

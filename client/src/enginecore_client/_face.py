@@ -40,9 +40,16 @@ def build_request(
             f"sampling_params: expected SamplingParams, got {type(params).__name__}",
             field="sampling_params",
         )
+    try:
+        prompt = list(prompt_token_ids)
+    except TypeError as error:
+        raise RequestRejectedError(
+            f"prompt_token_ids: expected token ids, got {type(prompt_token_ids).__name__}",
+            field="prompt_token_ids",
+        ) from error
     return EngineCoreRequest(
-        request_id=request_id or "",
-        prompt_token_ids=list(prompt_token_ids),
+        request_id="" if request_id is None else request_id,
+        prompt_token_ids=prompt,
         sampling_params=params,
         data_parallel_rank=data_parallel_rank,
     )

@@ -154,18 +154,24 @@ class SocketSet:
             pair.close(farewell=farewell)
 
     def subscribe(self, address: str | None) -> None:
-        """Take load reports from `address` from now on; None: from nobody."""
+        """Take load reports from `address` from now on; None, or an address that ZMQ does not
+        connect to: from nobody."""
         if self._feed is not None:
             self._watcher.unwatch(self._feed)
             self._feed.close(0)
             self._feed = None
         if address is not None and self._context is not None:
-            self._feed = self._context.socket(zmq.XSUB)
+            feed = self._context.socket(zmq.XSUB)
             for option, value in _OPTIONS.items():
-                self._feed.setsockopt(option, value)
-            self._feed.connect(address)
-            self._feed.send(b"\x01")
-            self._watcher.watch(self._feed, self._on_loads)
+                feed.setsockopt(option, value)
+            try:
+                feed.connect(address)
+            except zmq.ZMQError:
+                feed.close(0)
+                return
+            feed.send(b"\x01")
+            self._feed = feed
+            self._watcher.watch(feed, self._on_loads)
 
     def links(self) -> list[int]:
         """Return the links whose pairs are open."""
@@ -233,10 +239,14 @@ class Lookup:
         ).start()
 
     def _run(self, addresses: tuple[str, ...], attempt: int) -> None:
+        found: tuple[str, ...] | OSError
         try:
-            self._done(tuple(resolve(address, attempt) for address in addresses))
+            found = tuple(resolve(address, attempt) for address in addresses)
         except OSError as error:
-            self._done(error)
+            found = error
+        except UnicodeError as error:  # a label longer than names may have
+            found = OSError(str(error))
+        self._done(found)
 
 
 def resolve(address: str, attempt: int = 0) -> str:

@@ -104,7 +104,7 @@ class FileSource:
     def _look(self) -> tuple[int, ...]:
         try:
             stat = os.stat(self._path)
-        except OSError:
+        except (OSError, ValueError):
             return ()
         return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from enginecore_client._addresses import ClientAddresses
+from enginecore_client._admission import deadline_after
 from enginecore_client._books import Ids, RequestRecord
 from enginecore_client._controls import Controls
 from enginecore_client._core import ClientCore, CoreSettings
@@ -122,6 +123,7 @@ class SyncMPClient(Controls, NoScaling):
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+        self._driver.check_process()
         with self._resources.lock:
             self._check_open()
             self._driver.core.abort(request_ids)
@@ -135,6 +137,7 @@ class SyncMPClient(Controls, NoScaling):
             EngineCoreError: requests ended with an error; `request_ids` names them.
             RequestTimeoutError: nothing came within `timeout` seconds.
         """
+        self._driver.check_process()
         try:
             item = self._inbox.get(timeout)
         except TimeoutError as error:
@@ -163,7 +166,8 @@ class SyncMPClient(Controls, NoScaling):
         self, method: str, args: Sequence[Any], engine: int | None, timeout: float | None
     ) -> list[Any]:
         core = self._driver.core
-        deadline = None if timeout is None else self._driver.clock() + timeout
+        deadline = deadline_after(timeout, self._driver.clock(), "timeout")
+        self._driver.check_process()
         with self._resources.lock:
             self._check_open()
             calls = [
@@ -182,7 +186,8 @@ class SyncMPClient(Controls, NoScaling):
         self, request: EngineCoreRequest, sink: Any, timeout: float | None, *, retry: bool
     ) -> RequestRecord:
         now = self._driver.clock()
-        deadline = None if timeout is None else now + timeout
+        deadline = deadline_after(timeout, now, "deadline")
+        self._driver.check_process()
         with self._resources.lock:
             self._check_open()
             record = self._driver.core.add(request, sink, now, deadline=deadline, retry=retry)
@@ -190,6 +195,8 @@ class SyncMPClient(Controls, NoScaling):
         return record
 
     def _abort_record(self, record: RequestRecord) -> None:
+        if self._driver.forked:
+            return
         with self._resources.lock:
             self._driver.core.abort_record(record)
             self._resources.wake()

@@ -43,7 +43,10 @@ class ThreadResources:
         self._thread.start()
 
     def __call__(self) -> None:
-        """End the thread, which closes its sockets; from whatever thread."""
+        """End the thread, which closes its sockets; from whatever thread. In a fork there is
+        neither."""
+        if self.driver is not None and self.driver.forked:
+            return
         if self._thread.ident is None:
             self._end_reader()
         else:

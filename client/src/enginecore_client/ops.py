@@ -65,6 +65,8 @@ def combine(method: str, replies: Sequence[Any]) -> Any:
     match UTILITY_METHODS[method].fan_out:
         case FanOut.ALL:
             return all(replies)
+        case FanOut.CONCATENATE if not all(isinstance(reply, list) for reply in replies):
+            raise UtilityError(f"{method}: unexpected reply: expected one list of each engine")
         case FanOut.CONCATENATE:
             return [item for reply in replies for item in reply]
         case FanOut.AGREE if any(reply != replies[0] for reply in replies):
