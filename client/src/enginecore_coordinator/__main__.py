@@ -48,11 +48,27 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
     option("http-port", HTTP_PORT, int, "port of the HTTP endpoints; 0: a free one")
     option("max-ranks", MAX_RANKS, int, "ranks from this one on are refused")
     settings = parser.parse_args(argv)
+    for name in ("report_address", "publish_address"):
+        if not _is_address(getattr(settings, name)):
+            parser.error(
+                f"--{name.replace('_', '-')} {getattr(settings, name)}: give tcp://host:port with a "
+                "port from 1 to 65535, or * for a free one"
+            )
     if not 0 <= settings.http_port <= 65535:
         parser.error(f"--http-port {settings.http_port}: give a port from 0 to 65535")
     if not 1 <= settings.max_ranks <= 65536:
         parser.error(f"--max-ranks {settings.max_ranks}: give a number from 1 to 65536")
     return settings
+
+
+def _is_address(address: str) -> bool:
+    """Say whether libzmq means the same: it would take port 70000 for another one."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host:
+        return False
+    digits = port.isascii() and port.isdigit() and len(port) <= len("65535")
+    return port == "*" or (digits and 1 <= int(port) <= 65535)
 
 
 async def serve(settings: argparse.Namespace) -> None:
@@ -93,10 +109,14 @@ async def serve(settings: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run the command line; returns the exit status."""
+    level = os.environ.get("LOG_LEVEL", "INFO").upper()
+    known = level in logging.getLevelNamesMapping()
     logging.basicConfig(
-        level=os.environ.get("LOG_LEVEL", "INFO").upper(),
+        level=level if known else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if not known:
+        logger.warning("LOG_LEVEL %r is no level; the log shows INFO", level)
     settings = parse_settings(sys.argv[1:], os.environ)
     try:
         asyncio.run(serve(settings))

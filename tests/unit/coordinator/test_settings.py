@@ -42,6 +42,10 @@ def test_option_wins_over_variable_and_variable_over_default(
         (["--max-ranks", "65537"], {}, "--max-ranks 65537"),
         ([], {"ENGINECORE_COORDINATOR_HTTP_PORT": "http"}, "--http-port"),
         (["--ranks", "4"], {}, "--ranks"),
+        (["--report-address", "tcp://*:70000"], {}, "--report-address tcp://*:70000"),
+        (["--report-address", ""], {}, "--report-address"),
+        (["--publish-address", "ipc:///x"], {}, "--publish-address"),
+        (["--publish-address", "tcp://h:\u00b2"], {}, "--publish-address"),
     ],
 )
 def test_bad_setting_is_named(
