@@ -51,8 +51,8 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
     for name in ("report_address", "publish_address"):
         if not _is_address(getattr(settings, name)):
             parser.error(
-                f"--{name.replace('_', '-')} {getattr(settings, name)}: give tcp://host:port with a "
-                "port from 1 to 65535, or * for a free one"
+                f"--{name.replace('_', '-')} {getattr(settings, name)}: give tcp://host:port with "
+                "a port from 1 to 65535, or * for a free one"
             )
     if not 0 <= settings.http_port <= 65535:
         parser.error(f"--http-port {settings.http_port}: give a port from 0 to 65535")
