@@ -10,6 +10,8 @@ import yaml
 from devcluster.handle import ClusterHandle
 from support.eventually import eventually
 from support.helm import CHART, ROOT, Helm
+from support.operator_cluster import engine_cluster
+from support.operator_process import Kubectl, account_kubeconfig, operators
 
 pytestmark = [
     pytest.mark.chart,
@@ -19,6 +21,7 @@ pytestmark = [
 
 NAMESPACE = "release-test"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:enginecore-operator"
+CLUSTER_LABEL = "enginecore.dev/cluster=granted"
 PREVIOUS = sorted((ROOT / "tests/golden/charts").glob("enginecore-*.tgz"))
 
 
@@ -108,7 +111,7 @@ def test_with_namespaces_it_has_rights_in_no_other(
     chart_cluster: ClusterHandle, cluster_helm: Helm, release: None
 ) -> None:
     chart_cluster.kubectl("create", "namespace", "served")
-    upgrade = ("upgrade", "enginecore", str(CHART), f"--namespace={NAMESPACE}")
+    upgrade = ("upgrade", "enginecore", str(CHART), f"--namespace={NAMESPACE}", "--reset-values")
     cluster_helm.run(*upgrade, "--set=operator.namespaces={served}")
     may = {
         namespace: chart_cluster.kubectl(
@@ -119,6 +122,31 @@ def test_with_namespaces_it_has_rights_in_no_other(
     }  # fmt: skip
     cluster_helm.run(*upgrade)
     assert may == {"served": "yes", "default": "no", NAMESPACE: "no"}
+
+
+@pytest.mark.parametrize("served", ["", "default"], ids=["everywhere", "one namespace"])
+def test_an_operator_works_with_the_rights_the_chart_grants(
+    chart_cluster: ClusterHandle, cluster_helm: Helm, release: None, tmp_path: Path, served: str
+) -> None:
+    upgrade = ("upgrade", "enginecore", str(CHART), f"--namespace={NAMESPACE}", "--reset-values")
+    cluster_helm.run(*upgrade, *([f"--set=operator.namespaces={{{served}}}"] if served else []))
+    own, users = Kubectl(chart_cluster, NAMESPACE), Kubectl(chart_cluster, "default")
+    kubeconfig = account_kubeconfig(own, "enginecore-operator", tmp_path)
+    users.apply(engine_cluster("granted", replicas=2))
+
+    def created() -> bool:
+        assert len(users.find_all("enginecores")) == 2
+        assert len(users.find_all("pods", "enginecore.dev/component=engine")) == 2
+        assert users.find_all("deployments", CLUSTER_LABEL)
+        assert users.find_all("configmaps", CLUSTER_LABEL)
+        return bool(users.events("Created"))
+
+    with operators(own, tmp_path, kubeconfig) as runner:
+        operator = runner.start(NAMESPACES=served)
+        eventually(created, "the cluster's children", deadline=30, interval=0.3)
+        assert "orbidden" not in operator.text
+    users.run("delete", "enginecluster", "granted", "--cascade=foreground", "--timeout=60s")
+    cluster_helm.run(*upgrade)
 
 
 def test_clusters_outlive_the_release(

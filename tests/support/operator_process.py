@@ -129,6 +129,11 @@ def grant(kubectl: Kubectl, directory: Path) -> Path:
             },
         ]
     kubectl.apply(*documents)
+    return account_kubeconfig(kubectl, name, directory)
+
+
+def account_kubeconfig(kubectl: Kubectl, name: str, directory: Path) -> Path:
+    """Write a kubeconfig for a service account of the namespace; return its path."""
     token = kubectl.run("create", "token", name, "--duration=1h").strip()
     view = json.loads(kubectl.run("config", "view", "--raw", "--flatten", "-o", "json"))
     view["users"] = [{"name": user["name"], "user": {"token": token}} for user in view["users"]]
@@ -141,10 +146,10 @@ def grant(kubectl: Kubectl, directory: Path) -> Path:
 class OperatorRunner:
     """Starts operator processes for one namespace and ends them."""
 
-    def __init__(self, kubectl: Kubectl, directory: Path) -> None:
+    def __init__(self, kubectl: Kubectl, directory: Path, kubeconfig: Path) -> None:
         self._kubectl = kubectl
         self._directory = directory
-        self._kubeconfig = grant(kubectl, directory)
+        self._kubeconfig = kubeconfig
         self._started: list[OperatorProcess] = []
 
     def start(self, **settings: str) -> OperatorProcess:
@@ -179,9 +184,14 @@ class OperatorRunner:
 
 
 @contextmanager
-def operators(kubectl: Kubectl, directory: Path) -> Iterator[OperatorRunner]:
-    """Run operators within a block; print their logs if it fails."""
-    runner = OperatorRunner(kubectl, directory)
+def operators(
+    kubectl: Kubectl, directory: Path, kubeconfig: Path | None = None
+) -> Iterator[OperatorRunner]:
+    """Run operators within a block; print their logs if it fails.
+
+    Without a kubeconfig they get a service account with the rights the operator states.
+    """
+    runner = OperatorRunner(kubectl, directory, kubeconfig or grant(kubectl, directory))
     try:
         yield runner
     finally:
