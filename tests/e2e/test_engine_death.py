@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enginecore_client import EngineDeadError
+from enginecore_client import EngineDeadError, EngineNotReadyError
 from support.eventually import eventually
 from support.faces import FACES, Face
 from support.pending import Load, Pending, serves
@@ -18,7 +18,7 @@ from support.space import Engines
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("installation", "lab"),
 ]
 
@@ -51,8 +51,10 @@ def test_killed_process(
     os.kill(pids[part], signal.SIGKILL)
 
     failures = [failure for calls in pending for failure in calls.failures(10)]
-    assert {type(failure.error) for failure in failures} == {EngineDeadError}, failures
-    assert {failure.error.engine for failure in failures} == {VICTIM}
+    assert {type(f.error) for f in failures if f.call != "is_sleeping"} == {EngineDeadError}
+    # A call made a moment too late finds no engine to go to.
+    assert all(isinstance(f.error, EngineDeadError | EngineNotReadyError) for f in failures)
+    assert {f.error.engine for f in failures if f.call != "is_sleeping"} == {VICTIM}
     told = max(failure.at for failure in failures) - killed
     record_property("told_seconds", round(told, 3))
     assert told <= BUDGET_SECONDS

@@ -23,7 +23,7 @@ from support.space import Engines, temporary_space
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.model,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("installation"),
 ]
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from enginecore_client import EngineDeadError
+from enginecore_client import EngineDeadError, EngineNotReadyError
 from enginecore_wire.outputs import FinishReason
 from support.eventually import eventually
 from support.faces import FACES, Face, params
@@ -16,7 +16,7 @@ from support.space import Engines
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("installation", "lab"),
 ]
 
@@ -100,7 +100,9 @@ def test_pod_deleted_by_force_is_told_and_replaced(
     lab.space.kubectl.run("delete", "pod", old, "--force", "--grace-period=0")
 
     failures = [failure for calls in pending for failure in calls.failures(20)]
-    assert {type(f.error) for f in failures} == {EngineDeadError}, failures
+    assert {type(f.error) for f in failures if f.call != "is_sleeping"} == {EngineDeadError}
+    # A call made a moment too late finds no engine to go to.
+    assert all(isinstance(f.error, EngineDeadError | EngineNotReadyError) for f in failures)
     told = max(failure.at for failure in failures) - deleted
     record_property("told_seconds", round(told, 3))
     assert told <= BUDGET_SECONDS

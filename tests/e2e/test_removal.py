@@ -11,7 +11,7 @@ from support.space import Engines, Space
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("installation"),
 ]
 

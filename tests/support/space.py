@@ -102,13 +102,13 @@ class Space:
 
 @contextmanager
 def temporary_space(cluster: ClusterHandle) -> Iterator[Space]:
-    """Create a namespace; delete it at the end of the block and wait until it is gone."""
+    """Create a namespace; delete it at the end of the block, without waiting for its end."""
     name = f"e2e-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     try:
         yield Space(cluster, name)
     finally:
-        cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=90s")
+        cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
 
 
 @dataclass(frozen=True)
@@ -160,15 +160,16 @@ class Engines:
         return sorted(m["name"] for m in mine if m["name"].startswith(f"{self.name}-"))
 
     def epoch(self, rank: int) -> int:
-        """Return the epoch of a rank."""
-        return int(self.core(rank)["status"]["epoch"])
+        """Return the epoch of a rank; 0 before the first."""
+        return int(self.core(rank).get("status", {}).get("epoch", 0))
 
     def wait_epoch(self, rank: int, epoch: int, deadline: float = START_SECONDS) -> Tree:
         """Wait until the pod of an epoch is ready; return the EngineCore's status."""
+        wanted = (epoch, "Ready")
 
         def ready() -> Tree | None:
-            status: Tree = self.core(rank)["status"]
-            return status if (status["epoch"], status["phase"]) == (epoch, "Ready") else None
+            status: Tree = self.core(rank).get("status", {})
+            return status if (status.get("epoch"), status.get("phase")) == wanted else None
 
         found = eventually(ready, f"epoch {epoch} of rank {rank}", deadline, POLL_SECONDS)
         assert found is not None
