@@ -54,7 +54,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_name: str = ""
     client_index: int = 0
     client_count: int = 1
-    reconnect_seconds: float = 0.8
+    reconnect_seconds: float = 0.6
 
 
 class ClientCore:
