@@ -38,6 +38,8 @@ test: $(STAMP) ## Every tier that needs no vLLM, on a real Kubernetes it builds 
 	$(BIN)/python tests/support/checkpoint.py
 	$(DEVCLUSTER) build --tier chart
 	$(DEVCLUSTER) build --tier node
+	@echo "== one node per machine: the demo's cluster goes down if it is up"
+	$(DEVCLUSTER) down --name demo
 	$(BIN)/pytest $(TIERS:%=--tier %) tests/unit tests/contract tests/api tests/chart tests/e2e
 
 test-unit: $(STAMP) ## Unit tests only: no socket, no cluster
