@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.parse
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,10 +111,12 @@ def signalled_run(number: signal.Signals, locations: Locations) -> state.RunReco
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(cluster.__file__).parents[1])},
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert holder.stdin is not None
     assert holder.stdout is not None
-    with holder.stdin, holder.stdout:
+    with holder, holder.stdin, holder.stdout:
         assert holder.stdout.readline()
         record = record_of("signalled", locations)
         assert identify(holder.pid) == record.owner
