@@ -45,15 +45,13 @@ def engine_series(registry: CollectorRegistry) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("kind", ["async"])
-def test_one_to_three_to_one(
-    kind: str,
+def test_up_and_down_by_rank(
     engines: Engines,
     make_face: Callable[..., Face],
     registry: CollectorRegistry,
     threads: ThreadPoolExecutor,
 ) -> None:
-    face = make_face(kind, engines, registry=registry)
+    face = make_face("async", engines, registry=registry)
     load = Load(face, 0, threads)
     first = engines.pod(0)["metadata"]["uid"]
     engines.scale(3)
@@ -67,6 +65,10 @@ def test_one_to_three_to_one(
     stream = face.generate(PROMPT, params(length), data_parallel_rank=2)
     begin = next(stream)
     ending = threads.submit(list, stream)
+    engines.scale(2)
+    engines.wait_ready(2)
+    assert engines.cores() == ["elastic-0", "elastic-1"], "the highest rank leaves first"
+    assert serves(face, 1)
     engines.scale(1)
     status = engines.wait_ready(1)
     assert len(status["clientAddresses"]["input_address"]) == 1
