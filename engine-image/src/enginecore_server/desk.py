@@ -53,10 +53,11 @@ _Handler = Callable[[Session, list[zmq.Frame]], None]
 class ClientDesk:
     """Serves the exposed sockets: sessions, requests, calls, aborts.
 
+    The sockets it answers on come with `open`, as they report to the desk themselves.
+
     Args:
         state: the books.
         link: the engine; used once it is ready.
-        exposed: where answers go; set by `open` because the sockets report to the desk.
     """
 
     def __init__(self, state: ServerState, link: EngineLink) -> None:

@@ -55,10 +55,11 @@ class Drain:
         for session in self._state.book.sessions():
             ids = list(session.requests)
             if ids:
+                # Sending may end the session of a client that does not read, so it comes last.
+                self._state.tally.finished["abort"] += len(ids)
+                self._state.book.forget(session, ids)
+                self._desk.abort_in_engine(session.slot, ids)
                 outputs = replies.abort_outputs(self._state.config.rank, ids, time.monotonic())
                 self._desk.exposed.send(
                     session, [msgspec.msgpack.encode(outputs)], engine_message=True
                 )
-                self._state.tally.finished["abort"] += len(ids)
-                self._state.book.forget(session, ids)
-                self._desk.abort_in_engine(session.slot, ids)

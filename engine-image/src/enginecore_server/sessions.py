@@ -184,13 +184,18 @@ class SessionBook:
     def end(self, session: Session) -> list[str]:
         """Forget a session and return the ids of its unfinished requests.
 
-        Its slot stays taken until `release_slot`; its routing id and nonce stay refused.
+        Its slot stays taken until `release_slot`; its routing id and nonce stay refused. Nothing
+        waits for its connections any more: they are not followed from here on, so what is queued
+        would be tried for ever.
         """
         del self._sessions[session.identity]
         del self._by_slot[session.slot]
         self._ended[session.identity, session.nonce] = None
         if len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
+        session.fds = dict.fromkeys(session.fds)
+        session.backlog.clear()
+        session.backlog_bytes = 0
         ids = list(session.requests)
         self.forget(session, ids)
         return ids

@@ -131,6 +131,16 @@ def test_requests_are_booked_by_owner() -> None:
     assert sorted(book.requests) == ["b1"]
 
 
+def test_nothing_waits_for_an_ended_session() -> None:
+    book = SessionBook(2)
+    session = opened(book)
+    session.backlog.append([b"never read"])
+    session.backlog_bytes = 10
+    book.end(session)
+    assert not session.connected
+    assert (len(session.backlog), session.backlog_bytes) == (0, 0)
+
+
 def test_half_open_hellos_are_bounded() -> None:
     book = SessionBook(1)
     for number in range(5000):
