@@ -282,6 +282,7 @@ class ClientCore:
             for call in list(connection.calls.values()):
                 self._ledger.end_call(call, connection, None, error)
             self._fleet.close(connection, farewell=True)
+        self._retired.clear()
 
     def all_ready(self) -> bool:
         """Say whether every engine that has an address is ready (and there is one)."""
@@ -323,12 +324,15 @@ class ClientCore:
         reported = self._ledger.fail(connection.requests.values(), connection, cause, now)
         for call in list(connection.calls.values()):
             self._ledger.end_call(call, connection, None, cause)
-        if known:
+        # The end of a pod that was replaced already says nothing about its replacement.
+        replaced = any(self._fleet.rank(other) == rank for other in self._fleet.working())
+        if known and not replaced:
             self._ledger.events.append(EngineDown(rank, cause))
         if reported or (known and current and not drained):
             self._ledger.events.append(Reported(cause.again(reported)))
         self._delivery.forget(connection)
-        self._balancer.forget(rank)
+        if not replaced:
+            self._balancer.forget(rank)
         self._fleet.lost(connection, now)
         self._gone(connection, rank)
 

@@ -95,7 +95,8 @@ class EngineUp(NamedTuple):
 
 
 class EngineDown(NamedTuple):
-    """An engine was lost; it is tried again as long as it has an address."""
+    """An engine was lost and no other serves its rank; it is tried again as long as it has an
+    address."""
 
     engine: int
     error: EngineCoreError

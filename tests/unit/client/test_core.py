@@ -463,6 +463,30 @@ class TestMoves:
         assert of(EngineRemoved, events) == []
         assert [close.link for close in link.closed] == [old.link]
 
+    def test_the_death_of_a_replaced_engine_is_not_its_replacements(self) -> None:
+        link = MemoryLink("a", "c")
+        add(link, "old", rank=0)
+        old = link.pod("a")
+        link.ranks["b"] = 0
+        link.move("b", "c")
+        link.control(link.pod("b"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=50)))
+        events = link.raw(old, ENGINE_CORE_DEAD)
+        (ended,) = of(RequestEnded, events)
+        assert isinstance(ended.error, EngineDeadError)
+        assert of(EngineDown, events) == []
+        for number in range(4):
+            add(link, f"new-{number}")
+        assert (len(link.pod("b").adds), len(link.pod("c").adds)) == (0, 4)
+
+    def test_a_client_closed_while_an_engine_leaves_has_nothing_left(self) -> None:
+        link = MemoryLink("a", "b")
+        add(link, rank=1)
+        link.move("a")
+        link.core.close(CLOSED, link.now)
+        link.run()
+        assert link.wait(0.5) == []
+        assert len(link.closed) == 2
+
     def test_the_same_addresses_change_nothing(self) -> None:
         link = MemoryLink("a", "b")
         before = set(link.pods)
