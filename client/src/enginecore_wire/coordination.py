@@ -16,7 +16,7 @@ class EngineLoad(NamedTuple):
 class LoadReport(msgspec.Struct, array_like=True, frozen=True):
     """Load of all ranks (index = rank), the wave, and whether lockstep engines run.
 
-    `loads` is None when only the wave changed.
+    `loads` is None when only the wave changed, and while no rank is known.
     """
 
     loads: list[EngineLoad] | None
