@@ -20,7 +20,7 @@ from enginecore_operator.plan.actions import (
     ObjectRef,
     Plan,
 )
-from enginecore_operator.plan.config import build_addresses_map, collect_addresses
+from enginecore_operator.plan.addresses import build_addresses_map, collect_addresses
 from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
