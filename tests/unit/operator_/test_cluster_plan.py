@@ -209,6 +209,19 @@ def test_rollout_goes_one_by_one_from_the_highest_rank() -> None:
     assert story.condition("Progressing") == ("False", "Settled")
 
 
+def test_rollout_waits_for_an_engine_that_somebody_deletes() -> None:
+    story = settled(3)
+    leaving = story.cores["smollm-0"]
+    meta = msgspec.structs.replace(leaving.metadata, deletion_timestamp="2026-01-01T0:0:0Z")
+    story.cores["smollm-0"] = msgspec.structs.replace(leaving, metadata=meta)
+    story.change_spec(replicas=3, runtime={"image": "new:2"})
+    assert names(story.plan(), Apply) == ["smollm-client-addresses"]
+    del story.cores["smollm-0"]
+    assert names(story.plan(), Create) == ["smollm-0"]
+    story.ready(0)
+    assert names(story.plan(), Apply)[0] == "smollm-2"
+
+
 def test_rollout_to_a_broken_spec_is_mended_by_the_next() -> None:
     story = settled(3)
     story.change_spec(replicas=3, runtime={"image": "broken:2"})

@@ -32,11 +32,13 @@ from enginecore_operator.plan.services import build_coordinator_service, build_e
 
 
 class _Engines(msgspec.Struct, frozen=True, kw_only=True):
-    """The EngineCores of a cluster, sorted once."""
+    """The EngineCores of a cluster, sorted once; `leaving` ones keep their names until they are
+    gone."""
 
     serving: Mapping[int, ObservedCore]
     surplus: Mapping[int, ObservedCore]
     missing: tuple[int, ...]
+    leaving: int
     taken: tuple[str, ...]
     revision: str
     document: dict[str, Any]
@@ -121,7 +123,7 @@ def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
     meta = view.cluster.metadata
     template = core_spec(meta, spec, 0)
     by_name = {core.metadata.name: core for core in view.cores}
-    serving, missing, taken = {}, [], []
+    serving, missing, leaving, taken = {}, [], 0, []
     for rank in range(spec.replicas):
         name = names.core_name(meta.name, rank)
         core = by_name.get(name)
@@ -131,6 +133,8 @@ def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
             taken.append(f"{labels.CORE_KIND} {name}")
         elif core.metadata.deletion_timestamp is None:
             serving[rank] = core
+        else:
+            leaving += 1
     surplus = {
         rank: core
         for core in view.cores
@@ -142,6 +146,7 @@ def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
         serving=serving,
         surplus=surplus,
         missing=tuple(missing),
+        leaving=leaving,
         taken=tuple(taken),
         revision=compute_revision(template),
         document=spec_document(template),
@@ -201,7 +206,7 @@ def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines)
                 updated=difference is None or _revision_of(core) == engines.revision,
             )
         )
-    chosen = choose_updates(states, len(engines.missing), spec.rollout)
+    chosen = choose_updates(states, len(engines.missing) + engines.leaving, spec.rollout)
     # A change that replaces no pod needs no turn.
     harmless = [state.rank for state in states if state.updated and state.rank in differing]
     actions = tuple(
