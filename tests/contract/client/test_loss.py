@@ -198,8 +198,25 @@ async def test_draining_pod_finishes_its_streams_and_takes_nothing_new(start_pod
         assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
+async def _connect_async(addresses: dict[str, Any], ready_timeout: float) -> None:
+    async with AsyncMPClient(addresses, ready_timeout=ready_timeout):
+        pass
+
+
+def connect_async(addresses: dict[str, Any], ready_timeout: float) -> None:
+    asyncio.run(_connect_async(addresses, ready_timeout))
+
+
+def connect_sync(addresses: dict[str, Any], ready_timeout: float) -> None:
+    with SyncMPClient(addresses, ready_timeout=ready_timeout):
+        pass
+
+
 @pytest.mark.parametrize("phase", ["nobody", "loading"])
-async def test_startup_deadline_names_rank_and_phase(start_pod, phase: str) -> None:
+@pytest.mark.parametrize("connect", [connect_async, connect_sync], ids=["async", "sync"])
+def test_startup_deadline_names_rank_and_phase(
+    start_pod, connect: Callable[[dict[str, Any], float], None], phase: str
+) -> None:
     ready = start_pod("--rank", "0", rank=0).wait_ready()
     if phase == "loading":
         missing = start_pod("--load-seconds", "30", "--rank", "1", rank=1)
@@ -212,8 +229,7 @@ async def test_startup_deadline_names_rank_and_phase(start_pod, phase: str) -> N
         text = "rank 1 at tcp://127.0.0.1:9: Connecting, nobody answers there"
     started = time.monotonic()
     with pytest.raises(StartupTimeoutError, match=text) as caught:
-        async with AsyncMPClient(addresses, ready_timeout=1.5):
-            pass
+        connect(addresses, 1.5)
     assert 1.4 < time.monotonic() - started < 3
     assert "rank 0" not in str(caught.value)
     assert isinstance(caught.value, EngineNotReadyError)
