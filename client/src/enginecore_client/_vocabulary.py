@@ -1,5 +1,7 @@
 """Reads byte-level BPE vocabularies from GGUF files and from tokenizer.json."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +31,33 @@ class Vocabulary(msgspec.Struct, frozen=True):
     template_variables: dict[str, Any] = {}
 
 
+@contextmanager
+def text_extra() -> Iterator[None]:
+    """Say what to install when an import of the extra `[text]` fails.
+
+    Raises:
+        ImportError: a package of the extra is not there.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise ImportError(
+            f"enginecore_client.text needs the package {package}: "
+            "pip install 'enginecore-client[text]'",
+            name=error.name,
+        ) from error
+
+
 def read_gguf(path: Path) -> Vocabulary:
     """Read the vocabulary in a GGUF file's metadata.
 
     Raises:
         ValueError: the file has none, or one that is not byte-level BPE of a known kind.
+        ImportError: the extra `[text]` is not installed.
     """
-    from gguf import GGUFReader  # noqa: PLC0415 - part of an extra
+    with text_extra():
+        from gguf import GGUFReader  # noqa: PLC0415 - part of an extra
 
     try:
         fields = GGUFReader(path).fields
@@ -71,8 +93,10 @@ def read_directory(path: Path) -> Vocabulary:
 
     Raises:
         ValueError: the tokenizer is not byte-level.
+        ImportError: the extra `[text]` is not installed.
     """
-    from tokenizers import Tokenizer  # noqa: PLC0415 - part of an extra
+    with text_extra():
+        from tokenizers import Tokenizer  # noqa: PLC0415 - part of an extra
 
     encoder = Tokenizer.from_file(str(path / "tokenizer.json"))
     described = msgspec.json.decode((path / "tokenizer.json").read_bytes())
@@ -107,7 +131,14 @@ def read_directory(path: Path) -> Vocabulary:
 def _byte_level_bpe(
     tokens: list[str], merges: list[str], named: list[str], split: str | None
 ) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
+    with text_extra():
+        from tokenizers import (  # noqa: PLC0415 - part of an extra
+            AddedToken,
+            Tokenizer,
+            decoders,
+            models,
+            pre_tokenizers,
+        )
 
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     encoder = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_client._streams import AsyncStream, SyncStream
-from enginecore_client._vocabulary import Vocabulary, read_directory, read_gguf
+from enginecore_client._vocabulary import Vocabulary, read_directory, read_gguf, text_extra
 from enginecore_wire.requests import SamplingParams
 
 
@@ -39,6 +39,7 @@ class Tokenizer:
 
         Raises:
             ValueError: there is no tokenizer, or one of a kind that is not byte-level BPE.
+            ImportError: the extra `[text]` is not installed.
         """
         place = Path(path)
         if place.is_dir() and not (place / "tokenizer.json").exists():
@@ -193,8 +194,9 @@ def _overlap(text: str, stop: str) -> int:
 
 def _compile(source: str) -> Any:
     """Compile a chat template, which comes with a model and is not trusted."""
-    from jinja2.exceptions import TemplateError  # noqa: PLC0415 - part of an extra
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+    with text_extra():
+        from jinja2.exceptions import TemplateError  # noqa: PLC0415 - part of an extra
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
     def refuse(message: str) -> None:
         raise TemplateError(message)

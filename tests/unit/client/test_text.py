@@ -1,6 +1,8 @@
 """Tokens to text and back, with a small vocabulary made here."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -192,3 +194,36 @@ def test_not_a_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"nothing of the kind, but long enough to look at")
     with pytest.raises(ValueError, match="not a GGUF file"):
         Tokenizer.load(tmp_path)
+
+
+WITHOUT = """
+import sys
+
+absent, path = sys.argv[1], sys.argv[2]
+sys.modules.update(dict.fromkeys(absent.split(",")))
+import enginecore_client
+from enginecore_client.text import Tokenizer
+
+print(enginecore_client.SyncMPClient.__name__)
+try:
+    Tokenizer.load(path)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("absent", ["gguf", "tokenizers", "jinja2", "gguf,tokenizers,jinja2"])
+def test_without_the_extra_the_client_works_and_text_says_what_to_install(
+    gguf_file: Path, absent: str
+) -> None:
+    output = subprocess.run(
+        [sys.executable, "-c", WITHOUT, absent, str(gguf_file)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    named = absent.partition(",")[0]
+    assert output.splitlines() == [
+        "SyncMPClient",
+        f"enginecore_client.text needs the package {named}: pip install 'enginecore-client[text]'",
+    ]
