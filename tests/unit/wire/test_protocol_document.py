@@ -11,8 +11,9 @@ from enginecore_wire.control import (
     CONTROL_TYPES,
     RETRYABLE,
     Hello,
-    Ready,
-    Reject,
+    Limits,
+    Phase,
+    PhaseChange,
     RejectCode,
     Timers,
 )
@@ -62,15 +63,44 @@ def test_every_control_type_is_on_the_page():
     }
 
 
+def _name(kind):
+    return "PHASE" if kind is PhaseChange else kind.__name__.upper()
+
+
+def _message(code, kind):
+    """Return what the page says of a control message, from its heading to the next one."""
+    pattern = rf"^### [^\n]*\b{_name(kind)} `{code:02x}`[^\n]*\n(.*?)(?=^#+ |\Z)"
+    found = re.search(pattern, PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/protocol.md has no section for {_name(kind)} `{code:02x}`"
+    return found[1]
+
+
+def _documented_fields(text, name):
+    """Return the fields in a section's table, or in the sentence that takes its place."""
+    if "| field |" in text:
+        table = _rows(text.partition("| code |")[0])[1:]
+        return [field for row in table for field in re.findall(r"`(\w+)`", row[0])]
+    _, marked, after = text.partition(f"{name}: ")
+    sentence = re.split(r"\.\s", after if marked else text, maxsplit=1)[0]
+    return re.findall(r"`([a-z_]+)`", sentence)
+
+
 @pytest.mark.parametrize(
-    ("title", "kind"),
-    [("HELLO `80`, client → pod, on both sockets", Hello), ("READY `81`", Ready),
-     ("REJECT `88`", Reject)],
-)  # fmt: skip
-def test_field_tables(title, kind):
-    table = _section(title).partition("| code |")[0]
-    cells = [re.findall(r"`(\w+)`", row[0]) for row in _rows(table)[1:]]
-    assert [name for names in cells for name in names] == list(kind.__struct_fields__)
+    ("code", "kind"), CONTROL_TYPES.items(), ids=map(_name, CONTROL_TYPES.values())
+)
+def test_fields_of_control_messages(code, kind):
+    fields = _documented_fields(_message(code, kind), _name(kind))
+    assert fields == list(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize(("field", "kind"), [("limits", Limits), ("timers", Timers)])
+def test_maps_inside_ready(field, kind):
+    rows = {row[0].strip("`"): row for row in _rows(_section("READY `81`"))}
+    assert re.findall(r"`(\w+)`", rows[field][2]) == list(kind.__struct_fields__)
+
+
+def test_phases():
+    assert re.findall(r"`([A-Z]\w+)`", _section("PHASE `8a`")) == list(Phase)
 
 
 def test_reject_codes():
