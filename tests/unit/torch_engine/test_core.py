@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from enginecore_torch import attention
 from enginecore_torch.build import build_engine
 from enginecore_torch.config import EngineConfig
 from enginecore_torch.core import CoreOptions, EngineCore
@@ -242,6 +243,36 @@ def test_seeds_survive_preemption(model: Path) -> None:
     events = [e.type for parts in together.values() for part in parts for e in part.events or ()]
     assert EventType.PREEMPTED in events
     assert {name: tokens_of(parts) for name, parts in together.items()} == alone
+
+
+def test_the_cache_is_allocated_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate, shapes = attention._zeros, []
+
+    def counted(shape: tuple[int, ...], *more: Any) -> torch.Tensor:
+        shapes.append(shape)
+        return allocate(shape, *more)
+
+    monkeypatch.setattr(attention, "_zeros", counted)
+    core = make_core(model, num_blocks=14, block_size=4, max_model_len=48)
+    cache = core._runner._cache
+
+    def places() -> list[int]:
+        views = [cache._storage, *cache._layers, *cache._tokens]
+        return [view.untyped_storage().data_ptr() for view in views]
+
+    before, preempted = places(), False
+    assert len(set(before)) == 1
+    for turn in range(20):
+        asked = [request(f"{turn}-{i}", [turn, i] * 5, max_tokens=30) for i in range(3)]
+        events = [
+            e.type for parts in run(core, *asked).values() for p in parts for e in p.events or ()
+        ]
+        preempted |= EventType.PREEMPTED in events
+        core.call("reset_prefix_cache", [])
+    assert preempted
+    assert places() == before
+    assert core._runner._cache is cache
+    assert len(shapes) == 1
 
 
 @pytest.mark.parametrize(
