@@ -73,3 +73,36 @@ def test_rank_cannot_be_changed(kubectl: Kubectl) -> None:
     )
     assert "spec.rank" in answer
     assert "cannot be changed" in answer
+
+
+@pytest.mark.parametrize(
+    ("wide", "headings"),
+    [
+        (
+            [],
+            [
+                ["NAME", "MODEL", "RUNTIME", "DESIRED", "READY", "AVAILABLE", "AGE"],
+                ["NAME", "RANK", "PHASE", "READY", "EPOCH", "RESTARTS", "AGE"],
+            ],
+        ),
+        (
+            ["--output=wide"],
+            [
+                ["NAME", "MODEL", "RUNTIME", "DESIRED", "READY", "AVAILABLE", "DEGRADED",
+                 "UPDATED", "AGE"],
+                ["NAME", "RANK", "PHASE", "READY", "EPOCH", "RESTARTS", "INPUT", "OUTPUT", "NODE",
+                 "AGE"],
+            ],
+        ),
+    ],
+    ids=["narrow", "wide"],
+)  # fmt: skip
+def test_columns_that_kubectl_shows(
+    kubectl: Kubectl, wide: list[str], headings: list[list[str]]
+) -> None:
+    kubectl.apply(engine_cluster(replicas=3), engine_core(rank=2))
+    lines = kubectl.run("get", "engineclusters,enginecores", *wide).splitlines()
+    assert [line.split() for line in lines if line.startswith("NAME")] == headings
+    cluster, core = (line.split() for line in lines if "enginecore.dev/" in line)
+    assert cluster[:4] == ["enginecluster.enginecore.dev/smollm", "tiny", "torch", "3"]
+    assert core[:2] == ["enginecore.enginecore.dev/solo", "2"]

@@ -89,6 +89,31 @@ def test_held_run_goes_with_its_block(locations: Locations) -> None:
     assert_nothing_left(record, locations)
 
 
+def run_verb(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line as users do."""
+    return subprocess.run(
+        [sys.executable, "-m", "devcluster", *arguments],
+        env=os.environ | {"PYTHONPATH": str(Path(cluster.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_status_and_kubeconfig_tell_of_a_run(locations: Locations) -> None:
+    with held("told", ["--tier", "api"], locations) as handle:
+        record = record_of("told", locations)
+        heading, *details = run_verb("status").stdout.splitlines()
+        assert heading.startswith("told: tier api, running, ")
+        assert heading.endswith(record.server)
+        processes = [f"  {name} {identity.pid}" for name, identity in record.processes.items()]
+        assert details == [f"  kubeconfig {handle.kubeconfig}", *processes]
+        assert run_verb("kubeconfig", "--name", "told").stdout == f"{handle.kubeconfig}\n"
+    assert run_verb("status").stdout == ""
+    refused = run_verb("kubeconfig", "--name", "told")
+    assert refused.returncode == 1
+    assert "'told' is not up: devcluster up --name told" in refused.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_takes_held_run_down(number: signal.Signals, locations: Locations) -> None:
     record = signalled_run(number, locations)

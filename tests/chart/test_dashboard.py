@@ -27,6 +27,13 @@ from support.prometheus import Prometheus, running_prometheus
 
 pytestmark = [pytest.mark.chart, pytest.mark.model, pytest.mark.timeout(240)]
 
+PANELS = {
+    "Running requests": "vllm:num_requests_running",
+    "Waiting requests": "vllm:num_requests_waiting",
+    "Generated tokens": "vllm:generation_tokens_total",
+    "KV cache": "vllm:kv_cache_usage_perc",
+    "Time to first token": "vllm:time_to_first_token_seconds_bucket",
+}
 NAMESPACE, CLUSTER, RANKS = "default", "smollm2", (0, 1)
 PER_ENGINE = [
     (target["expr"], set(re.findall(r"{{(\w+)}}", target["legendFormat"])))
@@ -87,6 +94,15 @@ async def load(pods: list[Pod]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("title", "metric"), PANELS.items(), ids=PANELS)
+def test_each_engine_has_this_panel(title: str, metric: str) -> None:
+    (panel,) = [panel for panel in DASHBOARD["panels"] if panel["title"] == title]
+    queries = [target["expr"] for target in panel["targets"]]
+    assert queries
+    assert all(re.search(rf"{metric}\b", query) for query in queries)
+    assert all("{{engine}}" in target["legendFormat"] for target in panel["targets"])
 
 
 async def test_every_query_returns_data(pods: list[Pod], prometheus: Prometheus) -> None:

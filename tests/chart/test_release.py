@@ -204,6 +204,10 @@ def test_an_upgrade_brings_new_fields(
     assert paused.stdout == "true"
 
 
+def test_there_is_a_released_chart_to_upgrade_from() -> None:
+    assert PREVIOUS, "pytest skips test_an_upgrade_from_a_released_chart without one"
+
+
 @pytest.mark.parametrize("previous", PREVIOUS, ids=lambda path: path.stem)
 def test_an_upgrade_from_a_released_chart(
     chart_cluster: ClusterHandle, cluster_helm: Helm, release: None, previous: Path
