@@ -42,10 +42,25 @@ def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> 
 
 
 def termination_message(status: ServerStatus) -> bytes:
-    """Return the status as JSON with as many of the last log lines as fit."""
-    lines = list(status.log_tail)
-    while True:
-        text = msgspec.json.encode(msgspec.structs.replace(status, log_tail=lines))
-        if len(text) <= TERMINATION_BYTES or not lines:
-            return text[:TERMINATION_BYTES]
-        del lines[0]
+    """Return the status as JSON with as many of the last log lines as fit.
+
+    The operator parses it, so what does not fit is left out, never cut: first the oldest log
+    lines, then the history of phases, then the end of the message.
+    """
+    fitting = msgspec.structs.replace(status, log_tail=list(status.log_tail))
+    text = msgspec.json.encode(fitting)
+    while len(text) > TERMINATION_BYTES:
+        if fitting.log_tail:
+            fitting = msgspec.structs.replace(fitting, log_tail=fitting.log_tail[1:])
+        elif fitting.phases:
+            fitting = msgspec.structs.replace(fitting, phases=[])
+        elif fitting.message:
+            fitting = msgspec.structs.replace(
+                fitting, message=fitting.message[: len(fitting.message) // 2]
+            )
+        else:
+            fitting = msgspec.structs.replace(
+                fitting, reason="", name=fitting.name[:253], engine=None
+            )
+        text = msgspec.json.encode(fitting)
+    return text
