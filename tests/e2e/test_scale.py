@@ -84,6 +84,33 @@ def test_up_and_down_by_rank(
     )
 
 
+def test_down_by_two_at_once_ends_both_engines_streams_whole(
+    engines: Engines, make_face: Callable[..., Face], threads: ThreadPoolExecutor
+) -> None:
+    first = engines.pod(0)["metadata"]["uid"]
+    engines.scale(3)
+    engines.wait_ready(3)
+    face = make_face("async", engines)
+    for rank in (1, 2):
+        eventually(lambda rank=rank: serves(face, rank), f"rank {rank} serves", 20, 0.1)
+    load = Load(face, 0, threads)
+    length = tokens_for(face, 1, STREAM_SECONDS)
+    streams = [face.generate(PROMPT, params(length), data_parallel_rank=rank) for rank in (1, 2)]
+    begins = [next(stream) for stream in streams]
+    endings = [threads.submit(list, stream) for stream in streams]
+
+    engines.scale(1)
+    status = engines.wait_ready(1)
+    assert len(status["clientAddresses"]["input_address"]) == 1
+    assert engines.cores() == ["elastic-0"]
+    for begin, ending in zip(begins, endings, strict=True):
+        outputs = [begin, *ending.result(60)]
+        assert sum(len(output.new_token_ids) for output in outputs) == length
+        assert outputs[-1].finish_reason == FinishReason.LENGTH
+    assert load.stop() > 0
+    assert engines.pod(0)["metadata"]["uid"] == first
+
+
 def test_operator_killed_amid_a_scale_up(engines: Engines, installation: Installation) -> None:
     first = engines.pod(0)["metadata"]["uid"]
     (pod,) = installation.pods()
