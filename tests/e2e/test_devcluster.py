@@ -6,16 +6,21 @@ import json
 import socket
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from devcluster import images, network, nodeconfig
+from devcluster.errors import DevclusterError
 from devcluster.handle import ClusterHandle
 from devcluster.locations import Locations
+from support.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 WEB = "web-0.peers"
+POD_URL = f"http://{WEB}:8000"
+SERVICE_URL = "http://web"
 
 
 def pod(name: str, command: list[str], **spec: object) -> dict[str, object]:
@@ -66,6 +71,14 @@ class Namespace:
     def run_python(self, code: str) -> str:
         return self.kubectl("exec", "shell", "--", "python3", "-c", code).strip()
 
+    def answers(self, url: str) -> bool:
+        """Says whether a pod gets the page at `url`."""
+        code = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).status)"
+        try:
+            return self.run_python(code) == "200"
+        except DevclusterError:
+            return False
+
 
 @pytest.fixture(scope="module")
 def namespace(node_cluster: ClusterHandle, devcluster_locations: Locations) -> Iterator[Namespace]:
@@ -81,6 +94,9 @@ def namespace(node_cluster: ClusterHandle, devcluster_locations: Locations) -> I
         service("web"),
     )
     space.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/web", "pod/shell")
+    # Ready says that a process runs; names, endpoints and packet rules follow a moment later.
+    for url in (POD_URL, SERVICE_URL):
+        eventually(partial(space.answers, url), f"{url} answers", 30, 0.2)
     yield space
     node_cluster.kubectl("delete", "namespace", space.name, "--wait=false")
 
@@ -94,13 +110,12 @@ def fetch_status(url: str) -> int:
 @pytest.mark.parametrize(
     "url",
     [
-        pytest.param(f"http://{WEB}:8000", id="pod by hostname and subdomain"),
-        pytest.param("http://web", id="service"),
+        pytest.param(POD_URL, id="pod by hostname and subdomain"),
+        pytest.param(SERVICE_URL, id="service"),
     ],
 )
 def test_pod_reaches_pod(namespace: Namespace, url: str) -> None:
-    code = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).status)"
-    assert namespace.run_python(code) == "200"
+    assert namespace.answers(url)
 
 
 def test_name_of_a_pod_is_its_address(namespace: Namespace) -> None:
