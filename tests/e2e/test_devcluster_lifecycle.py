@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from devcluster import cluster, machine, network, nodeconfig, packetfilter, state, teardown
+from devcluster import cluster, machine, nodeconfig, state
 from devcluster.cluster import UpRequest
 from devcluster.errors import DevclusterError
 from devcluster.handle import ClusterHandle, attach
 from devcluster.locations import Locations, RunDirectory
-from devcluster.processes import boot_id, is_alive, marked_processes
+from devcluster.processes import boot_id, is_alive
+from support.host_traces import HostTraces
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exclusive_node, pytest.mark.timeout(300)]
 
@@ -37,39 +37,6 @@ PAUSE_POD = {
         "volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}],
     },
 }
-
-
-@dataclass(frozen=True)
-class HostTraces:
-    """Everything a node could leave on the host outside its run's directory."""
-
-    links: tuple[str, ...]
-    rules: tuple[str, ...]
-    cgroups: tuple[Path, ...]
-    mounts: tuple[Path, ...]
-    processes: tuple[int, ...]
-    files: tuple[Path, ...]
-    forwarding: str
-
-    @classmethod
-    def of(cls, run: RunDirectory) -> HostTraces:
-        links = json.loads(network.run_tool("ip", "-json", "link", "show"))
-        files = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/run/containerd")
-        mountinfo = Path("/proc/self/mountinfo").read_text()
-        rules = network.run_tool("iptables-save") + network.run_tool("ip6tables-save")
-        return cls(
-            links=tuple(link["ifname"] for link in links),
-            rules=tuple(filter(_is_ours, rules.splitlines())),
-            cgroups=tuple(teardown.cgroup_directories(nodeconfig.CGROUP_ROOT)),
-            mounts=tuple(teardown.mounts_below(mountinfo, [run.path, run.node])),
-            processes=tuple(identity.pid for identity in marked_processes(run.path)),
-            files=tuple(Path(name) for name in (*files, run.node) if Path(name).exists()),
-            forwarding=Path("/proc/sys/net/ipv4/ip_forward").read_text(),
-        )
-
-
-def _is_ours(rule: str) -> bool:
-    return any(prefix in rule for prefix in packetfilter.OWN_PREFIXES)
 
 
 @pytest.fixture
