@@ -155,10 +155,6 @@ class ExposedSockets:
         for reader in self._readers:
             reader.poke()
 
-    def poke_output(self) -> None:
-        """Handle HELLOs whose wake-up the sends of a burst swallowed."""
-        self._readers[1].poke()
-
     def close(self, linger_seconds: float) -> None:
         """Close; what clients have not read yet is still sent for `linger_seconds`."""
         if self._flush_timer is not None:
