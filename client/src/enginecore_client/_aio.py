@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import Ids
-from enginecore_client._controls import AsyncControls
 from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import SWEEP_SECONDS, Driver
 from enginecore_client._face import (
     READY_TIMEOUT,
-    NoScaling,
+    EngineCoreClient,
     build_request,
     make_metrics,
     startup_error,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class AsyncMPClient(AsyncControls, NoScaling):
+class AsyncMPClient(EngineCoreClient):
     """Client of EngineCores for asyncio.
 
     `async with` connects and waits until every engine is ready; so does the first await of
@@ -129,6 +128,14 @@ class AsyncMPClient(AsyncControls, NoScaling):
         """Close the client from outside its loop."""
         self._finalizer()
 
+    def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - no own engines
+        """Close the client, from its loop or from anywhere else; see EngineCoreClient."""
+        if self._on_own_loop():
+            if self._finalizer.detach() is not None:
+                self._resources.close()
+        else:
+            self.close()
+
     def generate(
         self,
         prompt_token_ids: Sequence[int],
@@ -188,7 +195,7 @@ class AsyncMPClient(AsyncControls, NoScaling):
         outputs: EngineCoreOutputs = item
         return outputs
 
-    async def call(
+    async def call_async(
         self, op: Op[R], *, engine: int | None = None, timeout: float | None = None
     ) -> R:
         """Run a control operation on one engine, or on all and combine their replies.
@@ -197,12 +204,12 @@ class AsyncMPClient(AsyncControls, NoScaling):
             UtilityError: an engine says that it failed, or engines disagree.
             RequestTimeoutError: no reply came within `timeout` seconds.
         """
-        return op.result(await self._call(op.method, op.args(), engine, timeout))
+        return op.result(await self._call(op.utility, op.arguments(), engine, timeout))
 
     async def call_utility_async(
         self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None
     ) -> Any:
-        """Call an engine's method by name; see `call`."""
+        """Call an engine's method by name; see `call_async`."""
         return combine(method, await self._call(method, args, engine, timeout))
 
     async def _call(

@@ -1,5 +1,7 @@
-"""The control operations as methods: `sleep()` on the sync client, `sleep_async()` on the
-async one. Names only; what an operation is stands in `ops`."""
+"""The control operations as methods: `sleep()` and, to be awaited, `sleep_async()`.
+
+Names only; what an operation is stands in `ops`.
+"""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -15,7 +17,7 @@ class _Caller(Protocol):
 
 
 class _AsyncCaller(Protocol):
-    async def call(self, op: ops.Op[R], /) -> R: ...
+    async def call_async(self, op: ops.Op[R], /) -> R: ...
 
 
 class Control(Generic[P, R]):
@@ -47,13 +49,13 @@ class AsyncControl(Generic[P, R]):
         op = self._op
 
         async def method(*args: P.args, **kwargs: P.kwargs) -> R:
-            return await client.call(op(*args, **kwargs))
+            return await client.call_async(op(*args, **kwargs))
 
         return method
 
 
 class Controls:
-    """Control operations of a client that blocks."""
+    """The operations, both forms of each; `call` and `call_async` carry them out."""
 
     get_supported_tasks = Control(ops.GetSupportedTasks)
     is_sleeping = Control(ops.IsSleeping)
@@ -70,14 +72,14 @@ class Controls:
     add_lora = Control(ops.AddLora)
     remove_lora = Control(ops.RemoveLora)
     pin_lora = Control(ops.PinLora)
+    release_kv_cache_memory = Control(ops.ReleaseKvCacheMemory)
     execute_dummy_batch = Control(ops.ExecuteDummyBatch)
     save_sharded_state = Control(ops.SaveShardedState)
     collective_rpc = Control(ops.CollectiveRpc)
+    set_weight_version = Control(ops.SetWeightVersion)
     get_weight_version = Control(ops.GetWeightVersion)
-
-
-class AsyncControls:
-    """Control operations of a client that is awaited."""
+    compute_weight_checksums = Control(ops.ComputeWeightChecksums)
+    get_kv_cache_group_metadata = Control(ops.GetKvCacheGroupMetadata)
 
     get_supported_tasks_async = AsyncControl(ops.GetSupportedTasks)
     is_sleeping_async = AsyncControl(ops.IsSleeping)
@@ -94,7 +96,11 @@ class AsyncControls:
     add_lora_async = AsyncControl(ops.AddLora)
     remove_lora_async = AsyncControl(ops.RemoveLora)
     pin_lora_async = AsyncControl(ops.PinLora)
+    release_kv_cache_memory_async = AsyncControl(ops.ReleaseKvCacheMemory)
     execute_dummy_batch_async = AsyncControl(ops.ExecuteDummyBatch)
     save_sharded_state_async = AsyncControl(ops.SaveShardedState)
     collective_rpc_async = AsyncControl(ops.CollectiveRpc)
+    set_weight_version_async = AsyncControl(ops.SetWeightVersion)
     get_weight_version_async = AsyncControl(ops.GetWeightVersion)
+    compute_weight_checksums_async = AsyncControl(ops.ComputeWeightChecksums)
+    get_kv_cache_group_metadata_async = AsyncControl(ops.GetKvCacheGroupMetadata)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import Ids, RequestRecord
-from enginecore_client._controls import Controls
 from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import SWEEP_SECONDS, Driver
 from enginecore_client._face import (
     READY_TIMEOUT,
-    NoScaling,
+    EngineCoreClient,
     build_request,
     make_metrics,
     startup_error,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class SyncMPClient(Controls, NoScaling):
+class SyncMPClient(EngineCoreClient):
     """Client of EngineCores for threads: every method may be called from any thread.
 
     The constructor returns when every engine is ready. Parameters are those of AsyncMPClient.
@@ -85,6 +84,10 @@ class SyncMPClient(Controls, NoScaling):
     def close(self) -> None:
         """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
         self._finalizer()
+
+    def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - no own engines
+        """Close the client; see EngineCoreClient."""
+        self.close()
 
     def generate(
         self,
@@ -154,7 +157,7 @@ class SyncMPClient(Controls, NoScaling):
             UtilityError: an engine says that it failed, or engines disagree.
             RequestTimeoutError: no reply came within `timeout` seconds.
         """
-        return op.result(self._call(op.method, op.args(), engine, timeout))
+        return op.result(self._call(op.utility, op.arguments(), engine, timeout))
 
     def call_utility(
         self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None

@@ -20,11 +20,16 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class Op(msgspec.Struct, Generic[R], frozen=True):
-    """A control operation with result R; its fields are the positional arguments."""
+    """A control operation with result R; its fields are the positional arguments.
 
-    method: ClassVar[str]
+    `newer` counts the last arguments, those that older engines do not know: they are left out
+    as long as they have their default, which is the engine's too.
+    """
 
-    def args(self) -> list[Any]:
+    utility: ClassVar[str]
+    newer: ClassVar[int] = 0
+
+    def arguments(self) -> list[Any]:
         """Return the arguments as they travel.
 
         Raises:
@@ -36,8 +41,11 @@ class Op(msgspec.Struct, Generic[R], frozen=True):
             msgspec.convert(values, type(self))
         except msgspec.ValidationError as error:
             field = str(error).rpartition("`$.")[2].rstrip("`")
-            raise RequestRejectedError(f"{self.method}: {error}", field=field) from error
-        return [values[name] for name in names]
+            raise RequestRejectedError(f"{self.utility}: {error}", field=field) from error
+        count = len(names)
+        while count > len(names) - self.newer and _is_default(self, count - 1):
+            count -= 1
+        return [values[name] for name in names[:count]]
 
     def result(self, replies: Sequence[Any]) -> R:
         """Return the one result of the replies of all engines asked (at least one).
@@ -46,50 +54,56 @@ class Op(msgspec.Struct, Generic[R], frozen=True):
             UtilityError: engines that must agree do not, or a reply has the wrong type.
         """
         kind = get_args(type(self).__orig_bases__[0])[0]  # type: ignore[attr-defined]
-        value = combine(self.method, replies)
+        value = combine(self.utility, replies)
         if kind is type(None):
             value = None
         try:
             converted: R = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            raise UtilityError(f"{self.method}: unexpected reply: {error}") from error
+            raise UtilityError(f"{self.utility}: unexpected reply: {error}") from error
         return converted
 
 
-def combine(method: str, replies: Sequence[Any]) -> Any:
-    """Return one value for the replies of several engines, by the method's rule.
+def _is_default(op: Op[Any], index: int) -> bool:
+    defaults = op.__struct_defaults__
+    default = defaults[index - len(op.__struct_fields__) + len(defaults)]
+    return bool(getattr(op, op.__struct_fields__[index]) == default)
+
+
+def combine(utility: str, replies: Sequence[Any]) -> Any:
+    """Return one value for the replies of several engines, by the rule of the utility call.
 
     Raises:
         UtilityError: engines that must agree do not.
     """
-    match UTILITY_METHODS[method].fan_out:
+    match UTILITY_METHODS[utility].fan_out:
         case FanOut.ALL:
             return all(replies)
         case FanOut.CONCATENATE if not all(isinstance(reply, list) for reply in replies):
-            raise UtilityError(f"{method}: unexpected reply: expected one list of each engine")
+            raise UtilityError(f"{utility}: unexpected reply: expected one list of each engine")
         case FanOut.CONCATENATE:
             return [item for reply in replies for item in reply]
         case FanOut.AGREE if any(reply != replies[0] for reply in replies):
-            raise UtilityError(f"{method}: engines disagree: {list(replies)}")
+            raise UtilityError(f"{utility}: engines disagree: {list(replies)}")
     return replies[0]
 
 
 class GetSupportedTasks(Op[list[str]], frozen=True):
     """What the engine can do, such as `generate`."""
 
-    method: ClassVar[str] = "get_supported_tasks"
+    utility: ClassVar[str] = "get_supported_tasks"
 
 
 class IsSleeping(Op[bool], frozen=True):
     """Whether the engine sleeps (or is paused)."""
 
-    method: ClassVar[str] = "is_sleeping"
+    utility: ClassVar[str] = "is_sleeping"
 
 
 class Sleep(Op[None], frozen=True):
     """Free memory. Level 0 only pauses, 1 keeps the weights aside, 2 discards them."""
 
-    method: ClassVar[str] = "sleep"
+    utility: ClassVar[str] = "sleep"
     level: int = 1
     mode: PauseMode = "abort"
 
@@ -97,14 +111,14 @@ class Sleep(Op[None], frozen=True):
 class WakeUp(Op[bool], frozen=True):
     """Undo `sleep`, wholly or for `tags` only; True once fully awake."""
 
-    method: ClassVar[str] = "wake_up"
+    utility: ClassVar[str] = "wake_up"
     tags: list[str] | None = None
 
 
 class PauseScheduler(Op[None], frozen=True):
     """Stop scheduling; running requests are aborted, waited for, or kept."""
 
-    method: ClassVar[str] = "pause_scheduler"
+    utility: ClassVar[str] = "pause_scheduler"
     mode: PauseMode = "abort"
     clear_cache: bool = True
 
@@ -112,19 +126,20 @@ class PauseScheduler(Op[None], frozen=True):
 class ResumeScheduler(Op[None], frozen=True):
     """Undo `pause_scheduler`."""
 
-    method: ClassVar[str] = "resume_scheduler"
+    utility: ClassVar[str] = "resume_scheduler"
 
 
 class IsSchedulerPaused(Op[bool], frozen=True):
     """Whether scheduling is paused."""
 
-    method: ClassVar[str] = "is_scheduler_paused"
+    utility: ClassVar[str] = "is_scheduler_paused"
 
 
 class ResetPrefixCache(Op[bool], frozen=True):
     """Forget cached prefixes; False while blocks are in use."""
 
-    method: ClassVar[str] = "reset_prefix_cache"
+    utility: ClassVar[str] = "reset_prefix_cache"
+    newer: ClassVar[int] = 2
     reset_running_requests: bool = False
     reset_connector: bool = False
 
@@ -132,76 +147,124 @@ class ResetPrefixCache(Op[bool], frozen=True):
 class ResetMMCache(Op[None], frozen=True):
     """Forget cached multimodal inputs."""
 
-    method: ClassVar[str] = "reset_mm_cache"
+    utility: ClassVar[str] = "reset_mm_cache"
 
 
 class ResetEncoderCache(Op[None], frozen=True):
     """Forget cached encoder outputs."""
 
-    method: ClassVar[str] = "reset_encoder_cache"
+    utility: ClassVar[str] = "reset_encoder_cache"
 
 
 class Profile(Op[None], frozen=True):
-    """Start or stop the engine's profiler."""
+    """Start or stop the engine's profiler.
 
-    method: ClassVar[str] = "profile"
+    `prefix` begins the names of its files; it skips `delay_iterations` steps and covers
+    `max_iterations`.
+    """
+
+    utility: ClassVar[str] = "profile"
+    newer: ClassVar[int] = 3
     is_start: bool = True
     prefix: str | None = None
+    delay_iterations: int | None = None
+    max_iterations: int | None = None
 
 
 class ListLoras(Op[set[int]], frozen=True):
     """Ids of the adapters that are loaded."""
 
-    method: ClassVar[str] = "list_loras"
+    utility: ClassVar[str] = "list_loras"
 
 
 class AddLora(Op[bool], frozen=True):
     """Load an adapter."""
 
-    method: ClassVar[str] = "add_lora"
+    utility: ClassVar[str] = "add_lora"
     lora_request: LoRARequest
 
 
 class RemoveLora(Op[bool], frozen=True):
     """Unload an adapter."""
 
-    method: ClassVar[str] = "remove_lora"
+    utility: ClassVar[str] = "remove_lora"
     lora_id: int
 
 
 class PinLora(Op[bool], frozen=True):
     """Keep an adapter loaded."""
 
-    method: ClassVar[str] = "pin_lora"
+    utility: ClassVar[str] = "pin_lora"
     lora_id: int
+
+
+class ReleaseKvCacheMemory(Op[None], frozen=True):
+    """Free the KV cache; the engine must be paused, with nothing left to finish."""
+
+    utility: ClassVar[str] = "release_kv_cache_memory"
 
 
 class ExecuteDummyBatch(Op[None], frozen=True):
     """Compute one step without a request."""
 
-    method: ClassVar[str] = "execute_dummy_batch"
+    utility: ClassVar[str] = "execute_dummy_batch"
 
 
 class SaveShardedState(Op[None], frozen=True):
     """Write the weights as they are sharded; `path` is the engine's."""
 
-    method: ClassVar[str] = "save_sharded_state"
+    utility: ClassVar[str] = "save_sharded_state"
     path: str
     pattern: str | None = None
     max_size: int | None = None
 
 
 class CollectiveRpc(Op[list[Any]], frozen=True):
-    """Call a method of every worker by name; callables and bytes never travel."""
+    """Call a method of every worker by name. Functions and bytes never travel: an engine could
+    only unpickle them, and a pickle runs whatever it likes."""
 
-    method: ClassVar[str] = "collective_rpc"
-    name: str
+    utility: ClassVar[str] = "collective_rpc"
+    method: str
     timeout: float | None = None
-    positional: list[Any] = []
-    keywords: dict[str, Any] | None = None
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] | None = None
+
+    def arguments(self) -> list[Any]:
+        """Return the arguments as they travel; see Op.
+
+        Raises:
+            RequestRejectedError: the method is not a name, or an argument has the wrong type.
+        """
+        if not isinstance(self.method, str):
+            raise RequestRejectedError(
+                f"collective_rpc: method: got {type(self.method).__name__}, allowed: the name of "
+                "a worker's method; functions and bytes would have to be unpickled by the "
+                "engine, and a pickle runs whatever it likes",
+                field="method",
+            )
+        return super().arguments()
+
+
+class SetWeightVersion(Op[None], frozen=True):
+    """Name the weights the engine computes with."""
+
+    utility: ClassVar[str] = "set_weight_version"
+    weight_version: str
 
 
 class GetWeightVersion(Op[str | None], frozen=True):
     """The version of the weights the engine computes with."""
 
-    method: ClassVar[str] = "get_weight_version"
+    utility: ClassVar[str] = "get_weight_version"
+
+
+class ComputeWeightChecksums(Op[list[dict[str, Any]]], frozen=True):
+    """Checksums of the weights, a map of each worker of all engines."""
+
+    utility: ClassVar[str] = "compute_weight_checksums"
+
+
+class GetKvCacheGroupMetadata(Op[list[dict[str, Any]]], frozen=True):
+    """What each group of the KV cache is, a map of each."""
+
+    utility: ClassVar[str] = "get_kv_cache_group_metadata"

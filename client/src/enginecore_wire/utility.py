@@ -35,6 +35,7 @@ _METHODS = (
     UtilityMethod("is_sleeping", Role.INFER, FanOut.AGREE),
     UtilityMethod("is_scheduler_paused", Role.INFER, FanOut.AGREE),
     UtilityMethod("get_weight_version", Role.INFER, FanOut.AGREE),
+    UtilityMethod("get_kv_cache_group_metadata", Role.INFER),
     UtilityMethod("add_lora", Role.ADMIN, FanOut.ALL),
     UtilityMethod("remove_lora", Role.ADMIN, FanOut.ALL),
     UtilityMethod("pin_lora", Role.ADMIN, FanOut.ALL),
@@ -46,7 +47,10 @@ _METHODS = (
     UtilityMethod("resume_scheduler", Role.ADMIN),
     UtilityMethod("sleep", Role.ADMIN),
     UtilityMethod("wake_up", Role.ADMIN, FanOut.ALL),
+    UtilityMethod("release_kv_cache_memory", Role.ADMIN),
     UtilityMethod("execute_dummy_batch", Role.ADMIN),
+    UtilityMethod("set_weight_version", Role.ADMIN),
+    UtilityMethod("compute_weight_checksums", Role.ADMIN, FanOut.CONCATENATE),
     UtilityMethod("save_sharded_state", Role.ADMIN),
     UtilityMethod("collective_rpc", Role.ADMIN, FanOut.CONCATENATE),
 )

@@ -23,26 +23,34 @@ ARGUMENTS = [
     (ops.Sleep(2, mode="wait"), [2, "wait"]),
     (ops.WakeUp(["weights"]), [["weights"]]),
     (ops.PauseScheduler("keep"), ["keep", True]),
-    (ops.ResetPrefixCache(True), [True, False]),
-    (ops.Profile(False), [False, None]),
+    (ops.ResetPrefixCache(), []),
+    (ops.ResetPrefixCache(True), [True]),
+    (ops.ResetPrefixCache(False, True), [False, True]),
+    (ops.Profile(), [True]),
+    (ops.Profile(False), [False]),
+    (ops.Profile(True, "p"), [True, "p"]),
+    (ops.Profile(max_iterations=3), [True, None, None, 3]),
     (ops.AddLora(LORA), [LORA]),
     (ops.PinLora(3), [3]),
     (ops.SaveShardedState("/x"), ["/x", None, None]),
-    (ops.CollectiveRpc("f", 1.5, [1], {"a": 2}), ["f", 1.5, [1], {"a": 2}]),
+    (ops.CollectiveRpc("f"), ["f", None, (), None]),
+    (ops.CollectiveRpc("f", 1.5, (1,), {"a": 2}), ["f", 1.5, (1,), {"a": 2}]),
+    (ops.SetWeightVersion("2"), ["2"]),
 ]
 
 
 @pytest.mark.parametrize(("op", "expected"), ARGUMENTS)
 def test_arguments(op: ops.Op[Any], expected: list[Any]) -> None:
-    assert op.args() == expected
+    assert op.arguments() == expected
 
 
 WRONG = [
     (ops.Sleep("deep"), "level"),
     (ops.Sleep(mode="now"), "mode"),
     (ops.PinLora("x"), "lora_id"),
-    (ops.CollectiveRpc(b"pickled"), "name"),
-    (ops.CollectiveRpc(print), "name"),
+    (ops.CollectiveRpc(b"pickled"), "method"),
+    (ops.CollectiveRpc(print), "method"),
+    (ops.CollectiveRpc("f", args="text"), "args"),
     (ops.WakeUp("weights"), "tags"),
 ]
 
@@ -50,7 +58,7 @@ WRONG = [
 @pytest.mark.parametrize(("op", "field"), WRONG, ids=[field for _, field in WRONG])
 def test_wrong_arguments(op: ops.Op[Any], field: str) -> None:
     with pytest.raises(RequestRejectedError) as caught:
-        op.args()
+        op.arguments()
     assert caught.value.field == field
 
 
@@ -65,6 +73,7 @@ RESULTS = [
     (ops.ResetPrefixCache(), [True, False], False),
     (ops.WakeUp(), [True, False], False),
     (ops.CollectiveRpc("f"), [[1], [2, 3]], [1, 2, 3]),
+    (ops.ComputeWeightChecksums(), [[{"a": 1}], [{"b": 2}]], [{"a": 1}, {"b": 2}]),
 ]
 
 
@@ -88,7 +97,7 @@ def test_results_that_are_none(op: ops.Op[Any], replies: list[Any], text: str) -
 
 
 def test_every_listed_method_is_declared_once_and_on_both_clients() -> None:
-    declared = [op.method for op in OPERATIONS]
+    declared = [op.utility for op in OPERATIONS]
     assert sorted(declared) == sorted(set(declared))
     assert set(declared) == set(UTILITY_METHODS)
     for method in declared:
