@@ -222,6 +222,18 @@ def test_rollout_waits_for_an_engine_that_somebody_deletes() -> None:
     assert names(story.plan(), Apply)[0] == "smollm-2"
 
 
+def test_rollout_waits_while_a_rank_has_no_engine_as_its_name_is_taken() -> None:
+    story = settled(3)
+    story.cores["smollm-1"] = observed_core(name="smollm-1")
+    story.change_spec(replicas=3, runtime={"image": "new:2"})
+    assert names(story.plan(), Apply) == ["smollm-client-addresses"]
+    assert story.condition("Available") == ("False", "ReplicasNotReady")
+    del story.cores["smollm-1"]
+    assert names(story.plan(), Create) == ["smollm-1"]
+    story.ready(1)
+    assert names(story.plan(), Apply)[0] == "smollm-2"
+
+
 def test_rollout_to_a_broken_spec_is_mended_by_the_next() -> None:
     story = settled(3)
     story.change_spec(replicas=3, runtime={"image": "broken:2"})

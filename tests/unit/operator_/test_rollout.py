@@ -15,7 +15,7 @@ def engines(pattern: str) -> list[EngineState]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "missing", "max_unavailable", "chosen"),
+    ("pattern", "absent", "max_unavailable", "chosen"),
     [
         ("RRRR", 0, 1, [3]),
         ("RRRd", 0, 1, []),
@@ -31,9 +31,9 @@ def engines(pattern: str) -> list[EngineState]:
         ("", 0, 1, []),
     ],
 )
-def test_choice(pattern: str, missing: int, max_unavailable: int, chosen: list[int]) -> None:
+def test_choice(pattern: str, absent: int, max_unavailable: int, chosen: list[int]) -> None:
     policy = Rollout(max_unavailable=max_unavailable)
-    assert choose_updates(engines(pattern), missing, policy) == chosen
+    assert choose_updates(engines(pattern), absent, policy) == chosen
 
 
 def test_paused() -> None:

@@ -206,7 +206,9 @@ def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines)
                 updated=difference is None or _revision_of(core) == engines.revision,
             )
         )
-    chosen = choose_updates(states, len(engines.missing) + engines.leaving, spec.rollout)
+    # A rank whose name is another's has no engine either.
+    absent = len(engines.missing) + engines.leaving + len(engines.taken)
+    chosen = choose_updates(states, absent, spec.rollout)
     # A change that replaces no pod needs no turn.
     harmless = [state.rank for state in states if state.updated and state.rank in differing]
     actions = tuple(

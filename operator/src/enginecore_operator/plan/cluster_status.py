@@ -6,17 +6,11 @@ from datetime import datetime
 import msgspec
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.conditions import (
-    Condition,
-    ConditionType,
-    Reason,
-    find_condition,
-    is_true,
-    set_condition,
-)
+from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
 from enginecore_operator.api.status import ClientAddresses, EngineClusterStatus
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.plan.observed import ClusterView, ObservedCore
+from enginecore_operator.plan.verdicts import Verdict, build_conditions, replace_condition
 
 _FAILED_REASONS = (Reason.RESTART_LIMIT, Reason.INVALID_SPEC, Reason.API_REFUSED)
 _NAMED_AT_MOST = 3
@@ -31,12 +25,6 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     surplus: Mapping[int, ObservedCore]
     taken: tuple[str, ...]
     addresses: ClientAddresses
-
-
-class _Verdict(msgspec.Struct, frozen=True):
-    status: bool
-    reason: Reason
-    message: str
 
 
 class _Counts(msgspec.Struct, frozen=True):
@@ -63,7 +51,12 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
         selector=selector(view.cluster.metadata.name),
         current_revision=sight.revision,
         client_addresses=sight.addresses,
-        conditions=[_condition(view, kind, verdict, now) for kind, verdict in verdicts.items()],
+        conditions=build_conditions(
+            view.cluster.status.conditions,
+            verdicts,
+            now=now,
+            generation=view.cluster.metadata.generation,
+        ),
     )
 
 
@@ -71,13 +64,17 @@ def build_refusal(
     view: ClusterView, reason: Reason, message: str, now: datetime
 ) -> EngineClusterStatus:
     """Build the status of a cluster that cannot be served: all but Degraded stays."""
-    before = view.cluster.status
-    verdict = _Verdict(True, reason, message)
-    kept = [c for c in before.conditions if c.type != ConditionType.DEGRADED]
+    before, generation = view.cluster.status, view.cluster.metadata.generation
     return msgspec.structs.replace(
         before,
-        observed_generation=view.cluster.metadata.generation,
-        conditions=[*kept, _condition(view, ConditionType.DEGRADED, verdict, now)],
+        observed_generation=generation,
+        conditions=replace_condition(
+            before.conditions,
+            ConditionType.DEGRADED,
+            Verdict(True, reason, message),
+            now=now,
+            generation=generation,
+        ),
     )
 
 
@@ -89,20 +86,6 @@ def selector(cluster: str) -> str:
 def taken_message(taken: tuple[str, ...]) -> str:
     """Say which names others have taken."""
     return f"not this cluster's: {', '.join(taken)}; delete them or rename the cluster"
-
-
-def _condition(
-    view: ClusterView, kind: ConditionType, verdict: _Verdict, now: datetime
-) -> Condition:
-    return set_condition(
-        view.cluster.status.conditions,
-        kind,
-        verdict.status,
-        verdict.reason,
-        verdict.message,
-        now=now,
-        generation=view.cluster.metadata.generation,
-    )
 
 
 def _is_ready(core: ObservedCore) -> bool:
@@ -122,42 +105,42 @@ def _count(sight: Sight) -> _Counts:
     )
 
 
-def _available(counts: _Counts) -> _Verdict:
+def _available(counts: _Counts) -> Verdict:
     if counts.desired == 0:
-        return _Verdict(False, Reason.SCALED_TO_ZERO, "no engine is wanted")
+        return Verdict(False, Reason.SCALED_TO_ZERO, "no engine is wanted")
     if counts.ready < counts.desired:
         message = f"{counts.ready} of {counts.desired} engines are ready"
-        return _Verdict(False, Reason.REPLICAS_NOT_READY, message)
-    return _Verdict(True, Reason.ALL_REPLICAS_READY, f"{counts.ready} engines are ready")
+        return Verdict(False, Reason.REPLICAS_NOT_READY, message)
+    return Verdict(True, Reason.ALL_REPLICAS_READY, f"{counts.ready} engines are ready")
 
 
-def _progressing(sight: Sight, counts: _Counts) -> _Verdict:
+def _progressing(sight: Sight, counts: _Counts) -> Verdict:
     outdated = len(sight.serving) - counts.updated
     if outdated and sight.spec.rollout.paused:
         message = f"the rollout is paused with {outdated} engines of an earlier spec"
-        return _Verdict(False, Reason.PAUSED, message)
+        return Verdict(False, Reason.PAUSED, message)
     if outdated:
         message = f"{counts.updated} of {counts.desired} engines have the present spec"
-        return _Verdict(True, Reason.ROLLING_OUT, message)
+        return Verdict(True, Reason.ROLLING_OUT, message)
     if counts.there != counts.desired:
         message = f"{counts.there} engines are there, {counts.desired} are wanted"
-        return _Verdict(True, Reason.SCALING, message)
+        return Verdict(True, Reason.SCALING, message)
     if counts.ready < counts.desired:
         message = f"{counts.desired - counts.ready} engines are not ready"
-        return _Verdict(True, Reason.STARTING, message)
-    return _Verdict(False, Reason.SETTLED, "")
+        return Verdict(True, Reason.STARTING, message)
+    return Verdict(False, Reason.SETTLED, "")
 
 
-def _degraded(sight: Sight) -> _Verdict:
+def _degraded(sight: Sight) -> Verdict:
     if sight.taken:
-        return _Verdict(True, Reason.NAME_TAKEN, taken_message(sight.taken))
+        return Verdict(True, Reason.NAME_TAKEN, taken_message(sight.taken))
     failed = []
     for core in sight.serving.values():
         ready = find_condition(core.status.conditions, ConditionType.READY)
         if ready is not None and ready.reason in _FAILED_REASONS:
             failed.append(f"{core.metadata.name}: {ready.message}")
     if not failed:
-        return _Verdict(False, Reason.AS_EXPECTED, "")
+        return Verdict(False, Reason.AS_EXPECTED, "")
     more = len(failed) - _NAMED_AT_MOST
     text = "; ".join(failed[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
-    return _Verdict(True, Reason.ENGINE_FAILED, text)
+    return Verdict(True, Reason.ENGINE_FAILED, text)

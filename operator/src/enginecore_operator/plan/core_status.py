@@ -4,13 +4,14 @@ from datetime import datetime
 
 import msgspec
 
-from enginecore_operator.api.conditions import Condition, ConditionType, Reason, set_condition
+from enginecore_operator.api.conditions import ConditionType, Reason
 from enginecore_operator.api.status import EngineCoreStatus, Failure, PodReference
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan import names
 from enginecore_operator.plan.facts import current_reading, is_simulated, simulated_message
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.restart import given_up, restart_time
+from enginecore_operator.plan.verdicts import Verdict, build_conditions, replace_condition
 from enginecore_wire.contract import EngineFacts
 from enginecore_wire.control import Phase
 
@@ -29,14 +30,6 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     failure: Failure | None
     waiting: Failure | None
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """Status, reason and message of a condition."""
-
-    status: bool
-    reason: Reason
-    message: str
 
 
 def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatus:
@@ -58,31 +51,28 @@ def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatu
         restarts=sight.restarts,
         failure=sight.failure,
         engine=_engine(view, sight),
-        conditions=[_condition(view, kind, verdict, now) for kind, verdict in verdicts.items()],
+        conditions=build_conditions(
+            view.core.status.conditions,
+            verdicts,
+            now=now,
+            generation=view.core.metadata.generation,
+        ),
     )
 
 
 def build_refusal(view: CoreView, reason: Reason, message: str, now: datetime) -> EngineCoreStatus:
     """Build the status of an EngineCore that cannot be served: all but Ready stays."""
-    before = view.core.status
-    verdict = Verdict(False, reason, message)
-    kept = [c for c in before.conditions if c.type != ConditionType.READY]
+    before, generation = view.core.status, view.core.metadata.generation
     return msgspec.structs.replace(
         before,
-        observed_generation=view.core.metadata.generation,
-        conditions=[_condition(view, ConditionType.READY, verdict, now), *kept],
-    )
-
-
-def _condition(view: CoreView, kind: ConditionType, verdict: Verdict, now: datetime) -> Condition:
-    return set_condition(
-        view.core.status.conditions,
-        kind,
-        verdict.status,
-        verdict.reason,
-        verdict.message,
-        now=now,
-        generation=view.core.metadata.generation,
+        observed_generation=generation,
+        conditions=replace_condition(
+            before.conditions,
+            ConditionType.READY,
+            Verdict(False, reason, message),
+            now=now,
+            generation=generation,
+        ),
     )
 
 

@@ -14,18 +14,18 @@ class EngineState(NamedTuple):
     updated: bool
 
 
-def choose_updates(engines: Sequence[EngineState], missing: int, policy: Rollout) -> list[int]:
+def choose_updates(engines: Sequence[EngineState], absent: int, policy: Rollout) -> list[int]:
     """Choose the ranks to update now, highest first.
 
     Engines that are not Ready lose nothing and are updated at once: a rollout to a broken
     spec is mended by the next one. Of the Ready ones only as many as keep the number of
-    engines that are not Ready, `missing` ones included, within maxUnavailable.
+    engines that are not Ready, `absent` ranks included, within maxUnavailable.
     """
     if policy.paused:
         return []
     by_rank = sorted(engines, key=lambda engine: engine.rank, reverse=True)
     outdated = [engine for engine in by_rank if not engine.updated]
-    down = missing + sum(not engine.ready for engine in by_rank)
+    down = absent + sum(not engine.ready for engine in by_rank)
     budget = max(policy.max_unavailable - down, 0)
     broken = [engine.rank for engine in outdated if not engine.ready]
     serving = [engine.rank for engine in outdated if engine.ready]
