@@ -19,6 +19,7 @@ from enginecore_client._delivery import Delivery
 from enginecore_client._dispatch import Dispatcher
 from enginecore_client._events import (
     Action,
+    Announce,
     EngineDown,
     EngineRemoved,
     Event,
@@ -29,6 +30,7 @@ from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
 from enginecore_client._states import FINAL, Channel
+from enginecore_client._waves import Waves
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
@@ -49,12 +51,16 @@ LOADS_STALE_SECONDS: Final = 12.0
 
 
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client is: its name in pods' logs, its place among clients, its patience."""
+    """What a client is: its name in pods' logs, its place among clients, its patience.
+
+    `lockstep` engines step together, in waves.
+    """
 
     client_name: str = ""
     client_index: int = 0
     client_count: int = 1
     reconnect_seconds: float = 0.6
+    lockstep: bool = False
 
 
 class ClientCore:
@@ -74,7 +80,8 @@ class ClientCore:
         self._fleet = Fleet(settings.client_name, ids, settings.reconnect_seconds)
         self._ledger = Ledger()
         self._balancer: Balancer[int] = Balancer(settings.client_index, settings.client_count)
-        self._delivery = Delivery(self._fleet, self._ledger, self._balancer)
+        self.waves = Waves(lockstep=settings.lockstep)
+        self._delivery = Delivery(self._fleet, self._ledger, self._balancer, self.waves)
         self._dispatcher = Dispatcher(
             self._fleet, self._ledger, self._balancer, self._delivery.admissions, ids, wall
         )
@@ -135,7 +142,7 @@ class ClientCore:
         request = msgspec.structs.replace(request, request_id=name)
         record = RequestRecord(name, "", sink, 0, now, now, deadline, request)
         try:
-            self._sendable.add(self._dispatcher.send(record, now).link)
+            self._send(record, now)
         except EngineCoreError as error:
             if not (retry and error.retryable):
                 raise
@@ -169,14 +176,20 @@ class ClientCore:
         """Return the connections a call goes to: one engine's, or all that work.
 
         Raises:
-            EngineNotReadyError, EngineDeadError: there is none.
+            RequestRejectedError: there is no engine of that rank.
+            EngineNotReadyError, EngineDeadError: there is none now.
             ClientClosedError: the client is closed.
         """
         self._check_open()
+        if engine is not None and (type(engine) is not int or not self._fleet.expects(engine)):
+            known = ", ".join(map(str, self.ranks())) or "not known yet"
+            raise RequestRejectedError(
+                f"engine: there is no engine {engine!r}; engines are {known}", field="engine"
+            )
         working = self._fleet.working()
         found = [c.link for c in working if engine is None or self._fleet.rank(c) == engine]
         if not found:
-            raise self._dispatcher.nobody(engine, self._last_tick)
+            raise self.nobody(engine)
         return found
 
     def call(
@@ -246,6 +259,7 @@ class ClientCore:
         self._loads_at = now
         self._delivery.loads_known = True
         self._delivery.loads(report.loads or [])
+        self.waves.published(report.wave, report.running)
 
     def tick(self, now: float) -> None:
         """Let time pass: liveness, deadlines, replacements, retries."""
@@ -261,6 +275,7 @@ class ClientCore:
                 self._sendable.add(connection.link)
         self._fleet.tick(now)
         self._expire(now)
+        self._announce(self.waves.overdue(self.unfinished, now))
         for record in self._ledger.due(now):
             self._try_again(record, now)
         if now - self._loads_at > LOADS_STALE_SECONDS:
@@ -288,6 +303,24 @@ class ClientCore:
         """Say whether every engine that has an address is ready (and there is one)."""
         return bool(self._fleet.working()) and not self._fleet.missing(self._last_tick)
 
+    @property
+    def engine_dead(self) -> bool:
+        """Say whether every engine that has an address was lost, and none is back."""
+        return self._fleet.last_errors() is not None
+
+    def ranks(self) -> list[int]:
+        """Return the ranks of the engines that have an address, in order."""
+        return self._fleet.ranks()
+
+    def pending_calls(self) -> dict[int, Any]:
+        """Return the future of each unanswered call, by call id."""
+        connections = self._fleet.connections.values()
+        return {i: call.future for c in connections for i, call in c.calls.items()}
+
+    def nobody(self, rank: int | None = None) -> EngineCoreError:
+        """Return the error that no engine (or not the one of this rank) is ready."""
+        return self._dispatcher.nobody(rank, self._last_tick)
+
     def missing(self, now: float) -> list[str]:
         """Return one line per engine that is not ready: rank, address and phase."""
         return self._fleet.missing(now)
@@ -311,6 +344,17 @@ class ClientCore:
         """Return what happened, in order."""
         events, self._ledger.events = self._ledger.events, []
         return events
+
+    def _send(self, record: RequestRecord, now: float) -> None:
+        assert record.request is not None
+        record.request.current_wave = self.waves.current_wave
+        connection = self._dispatcher.send(record, now)
+        self._sendable.add(connection.link)
+        self._announce(self.waves.added(self._fleet.rank(connection), now))
+
+    def _announce(self, message: bytes | None) -> None:
+        if message is not None:
+            self._fleet.actions.append(Announce(message))
 
     def _ended(self, connection: Connection, now: float) -> None:
         rank = self._fleet.rank(connection)
@@ -369,7 +413,7 @@ class ClientCore:
 
     def _try_again(self, record: RequestRecord, now: float) -> None:
         try:
-            self._sendable.add(self._dispatcher.send(record, now).link)
+            self._send(record, now)
         except EngineCoreError as error:
             if not error.retryable:
                 self._ledger.fail_and_report([record], None, error, now)

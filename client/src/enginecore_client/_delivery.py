@@ -12,6 +12,7 @@ from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
 from enginecore_client._states import FINAL
+from enginecore_client._waves import Waves
 from enginecore_client.errors import (
     EngineCoreError,
     EngineDrainingError,
@@ -47,13 +48,16 @@ _REJECTIONS: Final[dict[str, type[EngineCoreError]]] = {
 class Delivery:
     """Brings messages to the records they concern."""
 
-    def __init__(self, fleet: Fleet, ledger: Ledger, balancer: Balancer[int]) -> None:
+    def __init__(
+        self, fleet: Fleet, ledger: Ledger, balancer: Balancer[int], waves: Waves
+    ) -> None:
         self.admissions: dict[int, Admission] = {}
         self.unreadable = 0
         self.loads_known = False
         self._fleet = fleet
         self._ledger = ledger
         self._balancer = balancer
+        self._waves = waves
         self._decoder = MsgpackDecoder(EngineCoreOutputs)
 
     def receive(self, connection: Connection, frames: list[Frame], now: float) -> None:
@@ -184,10 +188,14 @@ class Delivery:
             self._reply(connection, message.utility_output)
         if message.scheduler_stats is not None:
             self._stats(connection, message.scheduler_stats)
+        if message.wave_complete is not None:
+            self._waves.completed(message.wave_complete)
         if message.outputs or message.finished_requests or self._worth_reading(message):
             self._deliver(connection, message, now)
 
     def _worth_reading(self, message: EngineCoreOutputs) -> bool:
+        if message.wave_complete is not None and self._waves.lockstep:
+            return True
         extra = (message.scheduler_stats, message.wave_complete, message.start_wave)
         return any(item is not None for item in extra) and self._ledger.queued_count > 0
 

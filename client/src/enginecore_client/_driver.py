@@ -16,6 +16,7 @@ from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
 from enginecore_client._core import ClientCore
 from enginecore_client._events import (
+    Announce,
     CallEnded,
     Close,
     Delivered,
@@ -135,6 +136,8 @@ class Driver:
                     self._sockets.close(link, farewell=farewell)
                 case Subscribe(address, attempt):
                     self._subscribe(address, attempt)
+                case Announce(message):
+                    self._sockets.announce(message)
         for connection in self.core.take_sendable():
             while (item := connection.next_frames()) is not None:
                 if not self._sockets.send(connection.link, *item):

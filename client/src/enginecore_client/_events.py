@@ -32,6 +32,12 @@ class Subscribe(NamedTuple):
     attempt: int = 0
 
 
+class Announce(NamedTuple):
+    """Send a message to the coordinator."""
+
+    message: bytes
+
+
 class Delivered(NamedTuple):
     """One message of an engine.
 
@@ -108,7 +114,7 @@ class EngineRemoved(NamedTuple):
     engine: int
 
 
-Action = Open | Close | Subscribe
+Action = Open | Close | Subscribe | Announce
 Event = (
     Delivered
     | RequestAdded

@@ -108,6 +108,14 @@ class Fleet:
             self.rank(c) == rank for c in self.connections.values() if self.is_current(c)
         ) or any(endpoint.index == rank for endpoint in self._endpoints.values())
 
+    def ranks(self) -> list[int]:
+        """Return the ranks that addresses stand for, in order."""
+        known = {key: self.connections[link] for key, link in self._current.items()}
+        return sorted(
+            self.rank(known[key]) if key in known else endpoint.index
+            for key, endpoint in self._endpoints.items()
+        )
+
     def has_rank(self, rank: int) -> bool:
         """Say whether an address stands for this rank, or something of it is left."""
         return self.expects(rank) or any(

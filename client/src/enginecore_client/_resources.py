@@ -4,6 +4,7 @@ Nothing here refers to a client. Sockets belong to one thread (or loop); only `L
 another one, because a resolver may block for many seconds.
 """
 
+import contextlib
 import socket as sockets
 import threading
 from collections.abc import Callable, Iterator
@@ -172,6 +173,12 @@ class SocketSet:
             feed.send(b"\x01")
             self._feed = feed
             self._watcher.watch(feed, self._on_loads)
+
+    def announce(self, message: bytes) -> None:
+        """Send a message to the coordinator, if there is one and it is connected."""
+        if self._feed is not None:
+            with contextlib.suppress(zmq.Again):
+                self._feed.send(message, zmq.NOBLOCK)
 
     def links(self) -> list[int]:
         """Return the links whose pairs are open."""
