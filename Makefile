@@ -7,9 +7,10 @@ STAMP := $(VENV)/.ready
 PACKAGES := client engine-image operator
 INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
 TIERS := api chart e2e model
+SUITES := tests/unit tests/contract tests/api tests/chart tests/e2e
 DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
 
-.PHONY: help env demo demo-down images test test-unit test-vllm lint format verify generate bench lock
+.PHONY: help env demo demo-down images tiers test soak test-unit test-vllm lint format verify generate bench lock
 .DEFAULT_GOAL := help
 
 help: ## Show the verbs
@@ -33,14 +34,19 @@ demo-down: $(STAMP) ## Remove every trace of the demo
 images: $(STAMP) ## Build the container images (buildah; kept in ~/.cache/enginecore)
 	PYTHONPATH=tests $(BIN)/python tests/support/images.py
 
-test: $(STAMP) ## Every tier that needs no vLLM, on a real Kubernetes it builds and starts itself
+tiers: $(STAMP)
 	@echo "== checkpoint and Kubernetes programs (built once, about 15 minutes the first time)"
 	$(BIN)/python tests/support/checkpoint.py
 	$(DEVCLUSTER) build --tier chart
 	$(DEVCLUSTER) build --tier node
 	@echo "== one node per machine: the demo's cluster goes down if it is up"
 	$(DEVCLUSTER) down --name demo
-	$(BIN)/pytest $(TIERS:%=--tier %) tests/unit tests/contract tests/api tests/chart tests/e2e
+
+test: tiers ## Every tier that needs no vLLM, on a real Kubernetes it builds and starts itself
+	$(BIN)/pytest $(TIERS:%=--tier %) $(SUITES)
+
+soak: tiers ## The tests that repeat or watch something, as often or as long as was asked for
+	$(BIN)/pytest $(TIERS:%=--tier %) --full-counts -m counted $(SUITES)
 
 test-unit: $(STAMP) ## Unit tests only: no socket, no cluster
 	$(BIN)/pytest tests/unit

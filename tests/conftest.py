@@ -25,11 +25,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=TIERS,
         help="run the tests of this marker too (repeatable); without it only tests of no tier run",
     )
+    parser.addoption(
+        "--full-counts",
+        action="store_true",
+        help="tests that repeat or observe something do so as often or as long as was asked for",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "model: needs the SmolLM2 checkpoint (tests/support/checkpoint.py)"
+    )
+    config.addinivalue_line(
+        "markers",
+        "counted(short, full): how often, or how many seconds, a test does what it shows: "
+        "`short` for `make test`, `full` with --full-counts for `make soak` (fixture `counted`)",
     )
     config.addinivalue_line(
         "markers",
@@ -80,6 +90,18 @@ def _judge_skip(config: pytest.Config, report: pytest.TestReport | pytest.Collec
             f"skipped in continuous integration without a reason in tests/skips.toml: "
             f"{report.longrepr}"
         )
+
+
+@pytest.fixture
+def counted(request: pytest.FixtureRequest) -> float:
+    """How often, or how many seconds, this test is to do what it shows (marker `counted`)."""
+    marker = request.node.get_closest_marker("counted")
+    if marker is None or marker.args or set(marker.kwargs) != {"short", "full"}:
+        pytest.fail(
+            "the fixture `counted` needs the marker counted(short=…, full=…)", pytrace=False
+        )
+    count: float = marker.kwargs["full" if request.config.getoption("--full-counts") else "short"]
+    return count
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.eventually import eventually
+from support.eventually import eventually, throughout
 from support.operator_cluster import engine_cluster, engine_core, fake_node
 from support.operator_process import Kubectl, OperatorRunner
 
@@ -207,8 +207,10 @@ def test_namespace_goes_without_an_operator(kubectl: Kubectl, runner: OperatorRu
     kubectl.run("create", "namespace", kubectl.namespace)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.counted(short=20, full=300)
 def test_idle_operator_writes_nothing_but_its_lease(
-    kubectl: Kubectl, runner: OperatorRunner
+    kubectl: Kubectl, runner: OperatorRunner, counted: float
 ) -> None:
     runner.start(RESYNC_SECONDS="5")
     kubectl.apply(engine_cluster(replicas=2))
@@ -231,8 +233,11 @@ def test_idle_operator_writes_nothing_but_its_lease(
 
     eventually(settled, "the start settles", WAIT, interval=3.0)
     lease = kubectl.get("lease", "enginecore-operator")["metadata"]["resourceVersion"]
-    time.sleep(20)  # the length of the observation, not a wait for something
-    assert versions() == seen
+
+    def unchanged() -> None:
+        assert versions() == seen
+
+    throughout(counted, unchanged, interval=5.0)
     assert kubectl.get("lease", "enginecore-operator")["metadata"]["resourceVersion"] != lease
 
 

@@ -40,6 +40,18 @@ def eventually(
         time.sleep(interval)
 
 
+def throughout(seconds: float, look: Callable[[], object], interval: float = INTERVAL) -> None:
+    """Call `look` every `interval` seconds while `seconds` go by, and once more at their end.
+
+    Time itself is what passes here: `look` asserts that nothing happens in it.
+    """
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        look()
+        time.sleep(min(interval, left))
+    look()
+
+
 async def eventually_async(
     condition: Callable[[], T | Awaitable[T]],
     what: str = "",

@@ -34,6 +34,10 @@ CLEAN = (
 SKIP = "import pytest\n@pytest.mark.skip(reason='no such thing')\ndef test_it():\n    pass\n"
 SKIPPED_FILE = "import pytest\npytest.skip('nothing here', allow_module_level=True)\n"
 TIERED = "import pytest\n@pytest.mark.api\ndef test_it():\n    pass\n"
+COUNTED = (
+    "import pytest\n@pytest.mark.counted(short=2, full=5)\ndef test_it(counted):\n"
+    "    assert counted == 5\n"
+)
 HANGING = (
     "import pytest, threading\n@pytest.mark.timeout(0.5)\ndef test_it():\n"
     "    threading.Event().wait(30)\n"
@@ -106,6 +110,21 @@ def test_skip_in_ci_needs_a_reason(
 )
 def test_tier_runs_only_when_asked_for(options: tuple[str, ...], line: str, tmp_path: Path) -> None:
     assert line in run(tmp_path, TIERED, *options)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"), [((), "assert 2 == 5"), (("--full-counts",), "1 passed")]
+)
+def test_full_counts_only_when_asked_for(
+    options: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    assert line in run(tmp_path, COUNTED, *options)[1]
+
+
+def test_a_count_without_its_marker_fails(tmp_path: Path) -> None:
+    code, output = run(tmp_path, COUNTED.replace("short=2, ", ""), "--full-counts")
+    assert code == 1
+    assert "needs the marker counted(short=…, full=…)" in output
 
 
 def test_hanging_test_is_ended_with_its_stack(tmp_path: Path) -> None:
