@@ -83,7 +83,10 @@ class PrefillStats(msgspec.Struct):
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True):
-    """New tokens of one request; the request is finished iff `finish_reason` is set."""
+    """New tokens of one request; the request is finished iff `finish_reason` is set.
+
+    Clients set `index` and `text` in a type derived from this one; on the wire there is neither.
+    """
 
     request_id: str
     new_token_ids: list[int]
@@ -103,6 +106,16 @@ class EngineCoreOutput(msgspec.Struct, array_like=True):
     new_sampling_mask: SamplingMask | None = None
     spec_decode_metrics: dict[str, Any] | None = None
     prompt_token_id_logprobs: Tensor | None = None
+
+    @property
+    def index(self) -> int:
+        """Return which sequence of its request this belongs to."""
+        return 0
+
+    @property
+    def text(self) -> str:
+        """Return the text of the tokens; "" where nobody made one."""
+        return ""
 
 
 class UtilityResult(msgspec.Struct, array_like=True):
