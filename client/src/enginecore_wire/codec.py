@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from enginecore_wire.arrays import parts_of
 from enginecore_wire.tensors import EXT_RAW_VIEW, Tensor, pack, unpack
 
 T = TypeVar("T")
@@ -34,6 +35,9 @@ class MsgpackEncoder:
     def _hook(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return pack(value, self._aux)
+        parts = parts_of(value)
+        if parts is not None:
+            return pack(Tensor(*parts), self._aux)
         raise TypeError(f"{type(value).__qualname__} cannot be sent: only plain data travels")
 
 

@@ -1,14 +1,26 @@
 """Tensors and arrays as they travel: dtype, shape and a raw little-endian buffer.
 
 An array is `[dtype, shape, data]`. `data` is a msgpack extension of type 3 when the buffer is
-small, and otherwise the index of the frame that carries it (the body is frame 0). Nothing
-here knows numpy or torch; nothing is ever pickled.
+small, and otherwise the index of the frame that carries it (the body is frame 0). Nothing is
+ever pickled.
 """
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+
+from enginecore_wire.arrays import (
+    NUMPY_NAMES,
+    TORCH_ITEM_BYTES,
+    TORCH_NAMES,
+    as_numpy,
+    as_torch,
+    parts_of,
+)
+
+if TYPE_CHECKING:
+    from enginecore_wire.arrays import NumpyArray, TorchTensor
 
 EXT_RAW_VIEW = 3
 """The only extension type that is read or written; 1 and 2 carry pickles and are refused."""
@@ -16,19 +28,19 @@ EXT_RAW_VIEW = 3
 INLINE_BYTES = 256
 """Buffers smaller than this many bytes are sent inside the body."""
 
-ITEM_BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2,
-    "uint32": 4, "int32": 4, "float32": 4,
-    "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+MAX_DIMENSIONS = 32
+"""Dimensions of a tensor; what vLLM sends has five at most."""
+
+MAX_ITEMS = 2**58
+"""Items an array could have by its sizes other than 0, at up to 16 bytes each."""
+
+ITEM_BYTES = TORCH_ITEM_BYTES
 """Bytes per item of the dtypes of torch, by name."""
 
-_ARRAY_ITEM_BYTES = {
-    "|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2, "<u4": 4, "<i4": 4, "<f4": 4,
-    "<u8": 8, "<i8": 8, "<f8": 8, "<c8": 8, "<c16": 16,
-}  # fmt: skip
-"""The same for the dtypes of numpy, by type string."""
+_ITEM_BYTES = TORCH_ITEM_BYTES | {
+    numpy: TORCH_ITEM_BYTES[torch] for torch, numpy in NUMPY_NAMES.items()
+}
+"""The same for those of numpy, too."""
 
 _CAST = {"|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<f2": "e", "<u4": "I",
          "<i4": "i", "<f4": "f", "<u8": "Q", "<i8": "q", "<f8": "d",
@@ -41,17 +53,23 @@ class Tensor:
     """A dense array: dtype, shape, and `data`, its C-contiguous little-endian bytes.
 
     `dtype` is numpy's type string (`<f4`) for arrays and torch's name (`float32`) for
-    tensors, as vLLM writes them.
+    tensors, as vLLM writes them and expects them: torch's for `prompt_embeds`, multimodal
+    data and what a pooler returns, numpy's for log-probabilities of sampled tokens.
 
     Raises:
-        ValueError: the buffer's size does not fit dtype and shape, or the dtype is unknown.
+        ValueError: the buffer's size does not fit dtype and shape, the dtype is unknown, or
+            there are more than 32 dimensions.
     """
 
     __slots__ = ("data", "dtype", "shape")
 
     def __init__(self, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> None:
+        if len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"tensor shape: {len(shape)} dimensions, allowed: {MAX_DIMENSIONS}")
         view = memoryview(data).cast("B")
         expected = prod(shape) * item_bytes(dtype)
+        if not expected and prod(filter(None, shape)) > MAX_ITEMS:
+            raise ValueError(f"tensor shape: {list(shape)} is larger than any array can be")
         if view.nbytes != expected:
             raise ValueError(
                 f"tensor data: {view.nbytes} bytes do not fill shape {list(shape)} of {dtype}, "
@@ -60,6 +78,49 @@ class Tensor:
         self.dtype = dtype
         self.shape = shape
         self.data = view
+
+    @classmethod
+    def of(cls, array: "NumpyArray | TorchTensor | Tensor") -> Self:
+        """Return `array` as a tensor that shares its memory; leave that unchanged until the
+        message is sent. An array that is not contiguous is copied.
+
+        Raises:
+            TypeError: it is neither a numpy array nor a torch tensor.
+            ValueError: its dtype, layout or device cannot travel.
+        """
+        if isinstance(array, Tensor):
+            return cls(array.dtype, array.shape, array.data)
+        parts = parts_of(array)
+        if parts is None:
+            raise TypeError(
+                f"expected a numpy array or a torch tensor, got {type(array).__qualname__}"
+            )
+        return cls(*parts)
+
+    def numpy(self) -> "NumpyArray":
+        """Return a numpy array over the same memory; read-only where that came from a message.
+
+        Raises:
+            TypeError: numpy has no such dtype (bfloat16, float8).
+        """
+        return as_numpy(self.dtype, self.shape, self.data)
+
+    def torch(self) -> "TorchTensor":
+        """Return a torch tensor over the same memory, which is not to be written to where it
+        came from a message. What lies unaligned in a message is copied.
+
+        Raises:
+            TypeError: the torch that is installed has no such dtype.
+        """
+        return as_torch(self.dtype, self.shape, self.data)
+
+    def with_torch_dtype(self) -> Self:
+        """Return the same tensor under torch's name of the dtype."""
+        return type(self)(TORCH_NAMES.get(self.dtype, self.dtype), self.shape, self.data)
+
+    def with_numpy_dtype(self) -> Self:
+        """Return the same tensor under numpy's name of the dtype, where numpy has it."""
+        return type(self)(NUMPY_NAMES.get(self.dtype, self.dtype), self.shape, self.data)
 
     def tolist(self) -> list[Any]:
         """Return the items as nested lists (a scalar's list holds the one item).
@@ -92,7 +153,7 @@ def item_bytes(dtype: str) -> int:
     Raises:
         ValueError: the dtype is not one that may travel (objects and records are pickles).
     """
-    size = ITEM_BYTES.get(dtype) or _ARRAY_ITEM_BYTES.get(dtype)
+    size = _ITEM_BYTES.get(dtype)
     if size is None:
         raise ValueError(f"tensor dtype {dtype!r} may not travel")
     return size
@@ -121,6 +182,8 @@ def unpack(value: Any, aux: list[memoryview]) -> Tensor:
     dtype, shape, data = value
     if not isinstance(dtype, str) or not isinstance(shape, list | tuple):
         raise ValueError("tensor: expected [dtype: str, shape: array, data]")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"tensor shape: {len(shape)} dimensions, allowed: {MAX_DIMENSIONS}")
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError("tensor shape: expected non-negative integers")
     if type(data) is int:

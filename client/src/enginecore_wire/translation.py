@@ -1,0 +1,207 @@
+"""Codecs between this package's types and the positions of one vLLM release.
+
+Where an engine's positions are those of this package's types, these are the plain codecs.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder
+from enginecore_wire.dialects import NATIVE, Dialect
+from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, PrefillStats
+from enginecore_wire.requests import (
+    EngineCoreRequest,
+    LoRARequest,
+    PoolingParams,
+    SamplingParams,
+    UtilityCall,
+)
+from enginecore_wire.variants import Take, Variant
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_NOT_MISSED: Final = frozenset({"external_req_id"})
+"""Fields that an engine only repeats in its own log; leaving them out changes nothing."""
+
+
+def request_encoder(dialect: Dialect = NATIVE) -> MsgpackEncoder:
+    """Return the encoder of what goes to an engine: requests, calls, ids to abort.
+
+    With another dialect than the newest, `encode` raises ValueError for a request with a field
+    that the engine's release has no place for (see `not_carried`).
+    """
+    same = (NATIVE.request, NATIVE.lora, NATIVE.pooling)
+    if (dialect.request, dialect.lora, dialect.pooling) == same:
+        return MsgpackEncoder()
+    return _RequestEncoder(dialect)
+
+
+def request_decoder(
+    dialect: Dialect = NATIVE, vocab_size: int | None = None
+) -> MsgpackDecoder[EngineCoreRequest]:
+    """Return the decoder of ADD bodies.
+
+    Args:
+        dialect: how they are written.
+        vocab_size: if given, prompt token ids are held to 0 … `vocab_size` - 1, as part of
+            the typed decode, which costs nothing extra.
+    """
+    return _Translated(_request_variant(dialect, vocab_size))
+
+
+def outputs_decoder(dialect: Dialect = NATIVE) -> MsgpackDecoder[EngineCoreOutputs]:
+    """Return the decoder of EngineCoreOutputs bodies.
+
+    Engines before 0.20 repeat the count of cached tokens with every output of a request, so
+    `prefill_stats` is set in all of them.
+    """
+    if dialect.output == NATIVE.output:
+        return MsgpackDecoder(EngineCoreOutputs)
+    return _Translated(_outputs_variant(dialect))
+
+
+def not_carried(request: EngineCoreRequest, dialect: Dialect) -> str | None:
+    """Return the path of the first field set in `request` that the dialect has no place for, or
+    None."""
+    if request.pooling_params is not None and not dialect.pooling:
+        return "pooling_params"
+    for prefix, part, order in (
+        ("", request, dialect.request),
+        ("lora_request.", request.lora_request, dialect.lora),
+        ("pooling_params.", request.pooling_params, dialect.pooling),
+    ):
+        for field in msgspec.structs.fields(part) if part is not None else ():
+            if field.name in order or field.name in _NOT_MISSED:
+                continue
+            if getattr(part, field.name) != field.default:
+                return prefix + field.name
+    return None
+
+
+class _RequestEncoder(MsgpackEncoder):
+    """Rewrites requests, and the adapters among the arguments of calls, before encoding."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._request = _request_variant(dialect)
+        self._lora = _lora_variant(dialect)
+
+    def encode(self, message: Any) -> list[Buffer]:
+        if isinstance(message, EngineCoreRequest):
+            missed = not_carried(message, self._dialect)
+            if missed is not None:
+                raise ValueError(f"{missed}: the engine is {self._dialect}, which cannot take it")
+            message = self._request.write(message)
+        elif isinstance(message, UtilityCall):
+            args = [self._lora.write(a) if isinstance(a, LoRARequest) else a for a in message.args]
+            message = msgspec.structs.replace(message, args=args)
+        return super().encode(message)
+
+
+class _Translated(MsgpackDecoder[T]):
+    """Decodes a variant and returns the type it stands for."""
+
+    def __init__(self, variant: Variant[T]) -> None:
+        super().__init__(variant.wire)
+        self._variant = variant
+
+    def decode(self, body: Buffer, aux: Sequence[Buffer] = ()) -> T:
+        return self._variant.read(super().decode(body, aux))
+
+
+@cache
+def _lora_variant(dialect: Dialect) -> Variant[LoRARequest]:
+    return Variant(LoRARequest, dialect.lora, required=3)
+
+
+@cache
+def _pooling_variant(dialect: Dialect) -> Variant[PoolingParams]:
+    return Variant(PoolingParams, dialect.pooling)
+
+
+@cache
+def _request_variant(dialect: Dialect, vocab_size: int | None = None) -> Variant[EngineCoreRequest]:
+    lora, pooling = _lora_variant(dialect), _pooling_variant(dialect)
+    token = int if vocab_size is None else Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)]
+    read: dict[str, Take] = {
+        "lora_request": _optional("lora_request", lora.read),
+        "pooling_params": _optional("pooling_params", pooling.read),
+    }
+    write: dict[str, Take] = {
+        "lora_request": _optional("lora_request", lora.write),
+        "pooling_params": _optional("pooling_params", pooling.write),
+    }
+    if "eos_token_id" in dialect.request:
+        read["sampling_params"] = _sampling_with_eos
+        write["sampling_params"] = _sampling_without_eos
+        write["eos_token_id"] = _eos_token_id
+    return Variant(
+        EngineCoreRequest,
+        dialect.request,
+        required=dialect.request.index("prompt_embeds"),
+        types={
+            "prompt_token_ids": list[token] | None,  # type: ignore[valid-type]
+            "lora_request": lora.wire | None,
+            "pooling_params": pooling.wire | None,
+            "eos_token_id": int | None,
+        },
+        read=read,
+        write=write,
+    )
+
+
+def _optional(name: str, convert: Take) -> Take:
+    def take(message: Any) -> Any:
+        value = getattr(message, name)
+        return None if value is None else convert(value)
+
+    return take
+
+
+def _eos_token_id(request: EngineCoreRequest) -> int | None:
+    return request.sampling_params.eos_token_id if request.sampling_params else None
+
+
+def _sampling_without_eos(request: EngineCoreRequest) -> SamplingParams | None:
+    if request.sampling_params is None:
+        return None
+    return msgspec.structs.replace(request.sampling_params, eos_token_id=None)
+
+
+def _sampling_with_eos(request: Any) -> SamplingParams | None:
+    sampling: SamplingParams | None = request.sampling_params
+    if sampling is None:
+        return None
+    return msgspec.structs.replace(sampling, eos_token_id=request.eos_token_id)
+
+
+@cache
+def _outputs_variant(dialect: Dialect) -> Variant[EngineCoreOutputs]:
+    counters: dict[str, Any] = dict.fromkeys(
+        ("num_cached_tokens", "num_external_computed_tokens"), int
+    )
+    output = Variant(
+        EngineCoreOutput,
+        dialect.output,
+        required=2,
+        types=counters,
+        read={} if "prefill_stats" in dialect.output else {"prefill_stats": _prefill_stats},
+    )
+    return Variant(
+        EngineCoreOutputs,
+        EngineCoreOutputs.__struct_fields__,
+        types={"outputs": list[output.wire]},  # type: ignore[name-defined]
+        read={"outputs": lambda message: [output.read(item) for item in message.outputs]},
+    )
+
+
+def _prefill_stats(output: Any) -> PrefillStats | None:
+    cached = output.num_cached_tokens or 0
+    external = getattr(output, "num_external_computed_tokens", None) or 0
+    if not cached and not external:
+        return None
+    return PrefillStats(num_cached_tokens=cached, num_external_cached_tokens=external)
