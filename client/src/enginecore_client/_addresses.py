@@ -11,7 +11,11 @@ from enginecore_client.errors import AddressError
 
 _KEYS = frozenset({"input_address", "output_address", "stats_update_address", "mode"})
 _LAST_PORT = 65535
+_ANY_PORT = ("0", "*")
 _WILDCARDS = frozenset({"*", "0.0.0.0", "[::]", "::"})
+
+Mode = Literal["connect", "bind"]
+"""Who binds: `connect` leaves it to the engines' pods, `bind` does it here."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -22,31 +26,51 @@ class Endpoint(msgspec.Struct, frozen=True):
     output_address: str
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Return what tells one endpoint from another."""
+    def addresses(self) -> tuple[str, str]:
+        """Return both addresses."""
         return self.input_address, self.output_address
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return what tells one endpoint from another."""
+        return self.addresses
 
     @property
     def named(self) -> bool:
         """Say whether an address holds a name, which has to be resolved."""
-        return any(host_name(address) for address in self.key)
+        return any(host_name(address) for address in self.addresses)
+
+
+class BoundEndpoint(Endpoint, frozen=True):
+    """The place of one engine among those that dial in; all have the client's two addresses."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return what tells one endpoint from another."""
+        return *self.addresses, str(self.index)
+
+    @property
+    def named(self) -> bool:
+        """Say no: the client binds these addresses, there is nothing to look up."""
+        return False
 
 
 class ClientAddresses(msgspec.Struct, frozen=True):
-    """Addresses of all engines and of the coordinator, in `connect` mode.
+    """Addresses of engines and of the coordinator.
 
-    Index i of both lists is engine i; an empty string stands for an engine that has no
-    address at present.
+    In `connect` mode index i of both lists is engine i; an empty string stands for an engine
+    that has no address at present. In `bind` mode each list has one address: the client's own,
+    into which engines dial.
     """
 
     input_address: tuple[str, ...]
     output_address: tuple[str, ...]
     stats_update_address: str | None = None
-    mode: Literal["connect"] = "connect"
+    mode: Mode = "connect"
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the engines that have an address."""
+        """Return the engines that have an address (in `connect` mode)."""
         pairs = zip(self.input_address, self.output_address, strict=True)
         return tuple(Endpoint(i, *pair) for i, pair in enumerate(pairs) if all(pair))
 
@@ -70,19 +94,22 @@ class ClientAddresses(msgspec.Struct, frozen=True):
             raise AddressError(
                 f"client_addresses: unknown key {unknown[0]!r}; known are {sorted(_KEYS)}"
             )
-        _check_mode(source.get("mode", "connect"))
+        mode = _mode(source.get("mode", "connect"))
         inputs = _strings(source, "input_address")
         outputs = _strings(source, "output_address")
-        if len(inputs) != len(outputs):
+        if mode == "bind":
+            _check_bound(inputs, outputs)
+        elif len(inputs) != len(outputs):
             raise AddressError(
                 f"client_addresses: input_address has {len(inputs)} entries and output_address "
                 f"{len(outputs)}; index i of both must be engine i"
             )
-        for key, addresses in (("input_address", inputs), ("output_address", outputs)):
-            for i, address in enumerate(addresses):
-                if address:
-                    _check_address(f"{key}[{i}]", address)
-        result = cls(inputs, outputs, _stats_address(source))
+        else:
+            for key, addresses in (("input_address", inputs), ("output_address", outputs)):
+                for i, address in enumerate(addresses):
+                    if address:
+                        _check_address(f"{key}[{i}]", address)
+        result = cls(inputs, outputs, _stats_address(source), mode)
         keys = [endpoint.key for endpoint in result.endpoints]
         if len(set(keys)) != len(keys):
             raise AddressError("client_addresses: two engines have the same addresses")
@@ -142,14 +169,28 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def _check_mode(mode: Any) -> None:
+def _mode(mode: Any) -> Mode:
     if mode == "bind":
+        return "bind"
+    if mode == "connect":
+        return "connect"
+    raise AddressError(f"client_addresses: mode {mode!r} is unknown; use 'connect' or 'bind'")
+
+
+def _check_bound(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    for key, addresses in (("input_address", inputs), ("output_address", outputs)):
+        if len(addresses) != 1:
+            raise AddressError(
+                f"client_addresses: {key} has {len(addresses)} entries; in mode 'bind' the client "
+                "binds one address for all engines (say with data_parallel_size or engine_ranks "
+                "how many dial in)"
+            )
+        _check_address(key, addresses[0], bound=True)
+    port = inputs[0].rpartition(":")[2]
+    if inputs == outputs and port not in _ANY_PORT:
         raise AddressError(
-            "client_addresses: mode 'bind' is not available in this version; give the "
-            "addresses of engine servers and leave mode at 'connect'"
+            "client_addresses: input_address and output_address are the same; give each its own"
         )
-    if mode != "connect":
-        raise AddressError(f"client_addresses: mode {mode!r} is unknown; use 'connect'")
 
 
 def _strings(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -173,7 +214,7 @@ def _stats_address(source: Mapping[str, Any]) -> str | None:
     return addresses[0] if addresses else None
 
 
-def _check_address(key: str, address: str) -> None:
+def _check_address(key: str, address: str, *, bound: bool = False) -> None:
     scheme, separator, rest = address.partition("://")
     if not address.isprintable() or " " in address:
         raise AddressError(
@@ -184,7 +225,7 @@ def _check_address(key: str, address: str) -> None:
     if scheme != "tcp" or not separator:
         raise AddressError(f"client_addresses: {key} {address!r} must be tcp://host:port")
     host, colon, port = rest.rpartition(":")
-    if host in _WILDCARDS:
+    if host in _WILDCARDS and not bound:
         raise AddressError(
             f"client_addresses: {key} {address!r} has a wildcard host, to which nobody can "
             "connect; name the engine's host, or say mode='bind' for engines that dial in"
@@ -195,6 +236,11 @@ def _check_address(key: str, address: str) -> None:
         raise AddressError(
             f"client_addresses: {key} {address!r}: write IPv6 in brackets, tcp://[::1]:5557"
         )
+    if bound and port in _ANY_PORT:
+        return
     digits = port.isascii() and port.isdigit() and len(port) <= len(str(_LAST_PORT))
     if not digits or not 1 <= int(port) <= _LAST_PORT:
-        raise AddressError(f"client_addresses: {key} {address!r}: port must be 1 to 65535")
+        raise AddressError(
+            f"client_addresses: {key} {address!r}: port must be 1 to 65535"
+            + (", or 0 for a free one" if bound else "")
+        )

@@ -1,71 +1,42 @@
-"""One connection to one engine process, without its sockets.
+"""What the core knows of one engine process, whatever carries its messages.
 
-A connection is the life of one DEALER pair; its states are in `_states`. Two rules hold
-throughout:
-
-- a request leaves only in Ready or Draining; until then it waits in the outbox, so that
-  READY's list of requests can be compared with what was really sent;
-- the session is broken (`broken_at`) from the first disconnect to the next READY.
+A connection begins when an engine is expected and ends for good when it is lost; the next
+process of the same rank is another connection. `_session` has the one to an engine server,
+`_native` the one to an engine that dials in.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
-from enginecore_client._addresses import Endpoint
-from enginecore_client._admission import unusable
+from enginecore_client._addresses import ClientAddresses, Endpoint
 from enginecore_client._books import CallRecord, Outgoing, RequestRecord
-from enginecore_client._states import FINAL, TRANSITIONS, WORKING, Channel, Move, State
-from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
-from enginecore_wire.control import (
-    ControlMessage,
-    Draining,
-    Hello,
-    Phase,
-    PhaseChange,
-    Ping,
-    Pong,
-    Ready,
-    Reject,
-    Replaced,
-    Timers,
-    Unknown,
-)
-from enginecore_wire.frames import Frame, control_type, decode_control, encode_control
-from enginecore_wire.outputs import ENGINE_CORE_DEAD
-from enginecore_wire.version import LAYOUTS, PROTOCOL_MINIMUM, PROTOCOL_VERSION
-
-HELLO_AGAIN_SECONDS: Final = 1.0
-"""HELLO is repeated when nothing answers it."""
+from enginecore_client._states import FINAL, Channel, Move, State
+from enginecore_client.errors import EngineCoreError, EngineDeadError
+from enginecore_wire.control import ControlMessage, Ready, Reject
+from enginecore_wire.frames import Frame
 
 
-class Connection:
-    """State, liveness, counters and outbox of one pair.
+class Connection(ABC):
+    """State, books and outbox of one engine process.
 
     Args:
-        link: the pair's number.
-        endpoint: the addresses it was opened to.
-        routing_id: the routing id of both sockets, 16 bytes.
-        hello: what to say first; its nonce is the session's.
+        link: its number among all connections of the client.
+        endpoint: where it is expected.
+        routing_id: the name under which its sockets are known.
         now: monotonic seconds, as everywhere.
-        reconnect_seconds: how long a broken session may take to come back.
     """
 
-    def __init__(
-        self,
-        link: int,
-        endpoint: Endpoint,
-        routing_id: bytes,
-        hello: Hello,
-        now: float,
-        reconnect_seconds: float,
-    ) -> None:
+    transitions: ClassVar[Mapping[State, Mapping[Move, State]]]
+
+    def __init__(self, link: int, endpoint: Endpoint, routing_id: bytes, now: float) -> None:
         self.link = link
         self.endpoint = endpoint
         self.routing_id = routing_id
         self.opened_at = now
         self.state = State.CONNECTING
         self.since = now
-        self.phase = PhaseChange(phase="", reason="")
         self.refusal: Reject | None = None
         self.name_error = ""
         self.ready: Ready | None = None
@@ -74,198 +45,67 @@ class Connection:
         self.calls: dict[int, CallRecord] = {}
         self.live_clients = 1
         self.received = 0
-        self.broken_at: float | None = None
         self.draining = False
         self.outbox: deque[Outgoing] = deque()
-        self._nonce = hello.nonce
-        self._hello = encode_control(hello)
-        self._greetings: deque[tuple[Channel, list[bytes]]] = deque()
-        self._up: set[Channel] = set()
-        self._reconnect_seconds = reconnect_seconds
-        self._heard_at = now
-        self._hello_at = now
-        self._ping_at = now
-        self._ping_waits = False
-        self._sequence = 0
-
-    @property
-    def timers(self) -> Timers:
-        """Return the pod's timers, or the defaults until READY."""
-        return self.ready.timers if self.ready else Timers()
 
     @property
     def accepting(self) -> bool:
         """Say whether a new request may go here."""
         return self.state is State.READY
 
+    @abstractmethod
     def connected(self, channel: Channel, now: float) -> None:
-        """Take note that the ZMQ handshake of one socket succeeded (again)."""
-        if self.ready is not None and self.broken_at is None:
-            self.broken_at = now
-        self._up.add(channel)
-        self._greet(channel, now)
-        if len(self._up) == len(Channel):
-            self._move(Move.UP, now)
+        """Take note that the engine's end of a socket is there (again)."""
 
+    @abstractmethod
     def disconnected(self, channel: Channel, now: float) -> None:
-        """Take note that one socket lost its connection."""
-        self._up.discard(channel)
-        self._greetings = deque(item for item in self._greetings if item[0] is not channel)
-        if self.ready is not None and self.broken_at is None:
-            self.broken_at = now
-        self._move(Move.DOWN, now)
+        """Take note that a socket lost its connection."""
 
+    def announced(self, payload: Frame, now: float) -> Ready | None:  # noqa: ARG002
+        """Take vLLM's READY payload, if engines of this kind send it; return what it says.
+
+        Raises:
+            msgspec.DecodeError: it cannot be read; nothing else is harmed.
+        """
+        return None
+
+    def exited(self, ending: str, now: float) -> None:
+        """Take note that the engine's process `ending`, such as "ended with status 1"."""
+        self._end(Move.DIED, EngineDeadError(f"the engine process {ending}"), now)
+
+    @abstractmethod
     def receive(self, frames: list[Frame], now: float) -> ControlMessage | None:
         """Take a message in; return it if it is a control message the owner acts on.
 
         Engine messages only count here; their content is the owner's.
 
         Raises:
-            msgspec.DecodeError: a control message is broken; nothing else is harmed.
+            msgspec.DecodeError: the message is broken; nothing else is harmed.
         """
-        self._heard_at = now
-        first = frames[0]
-        if control_type(first) is not None:
-            message = decode_control(frames)
-            return self._control(message, now) if message is not None else None
-        if len(frames) == 1 and first == ENGINE_CORE_DEAD:
-            self._end(Move.DIED, EngineDeadError("the engine process died"), now)
-            return None
-        self.received += 1
-        return None
 
+    @abstractmethod
     def tick(self, now: float) -> None:
-        """Let time pass: PING, silence, a break that lasts, a HELLO nobody answered."""
-        if self.broken_at is not None and now - self.broken_at >= self._reconnect_seconds:
-            self.lose(f"its connection broke and was not back after {now - self.broken_at:.1f} s",
-                      now)  # fmt: skip
-        elif self.state in WORKING:
-            silence = now - self._heard_at
-            if silence > self.timers.lost_after_seconds:
-                self.lose(f"no message came from it for {silence:.1f} s", now)
-            elif now >= self._ping_at and not self._ping_waits:
-                self._ping(now)
-        elif self.state is State.HELLO and now - self._hello_at >= HELLO_AGAIN_SECONDS:
-            for channel in Channel:
-                self._greet(channel, now)
+        """Let time pass."""
 
+    @abstractmethod
     def overslept(self, now: float) -> None:
-        """Forgive the pod a silence during which this process did not run."""
-        self._heard_at = now
+        """Forgive a silence during which this process did not run."""
 
-    def lose(self, reason: str, now: float) -> None:
-        """Give the session up."""
-        self._end(Move.GONE, EngineDeadError(f"the engine is gone: {reason}"), now)
-
+    @abstractmethod
     def next_frames(self) -> tuple[Channel, list[Frame]] | None:
         """Return the next frames to send and their socket, or None."""
-        if self._greetings:
-            channel, frames = self._greetings[0]
-            return channel, list(frames)
-        if self.outbox and self.state in WORKING:
-            return Channel.INPUT, list(self.outbox[0].frames)
-        return None
 
+    @abstractmethod
     def sent(self) -> None:
         """Take note that what next_frames returned was handed to ZMQ."""
-        if self._greetings:
-            self._greetings.popleft()
-            return
-        outgoing = self.outbox.popleft()
-        if outgoing.record is not None:
-            outgoing.record.sent = True
-        if outgoing.frames[0] == _PING_TYPE:
-            self._ping_waits = False
 
+    @abstractmethod
     def describe(self, now: float) -> str:
         """Return where a connection that is not ready stands, for an error's text."""
-        where = f"{self.endpoint.input_address}"
-        if self.name_error:
-            return f"{where}: {self.name_error}"
-        if self.refusal is not None:
-            return f"{where}: refused ({self.refusal.code}): {self.refusal.message}"
-        if self.state is State.LOADING:
-            seconds = self.phase.since_seconds + now - self.since
-            reason = f" ({self.phase.reason})" if self.phase.reason else ""
-            return f"{where}: phase {self.phase.phase}{reason} for {seconds:.0f} s"
-        waits = {
-            State.CONNECTING: "Connecting, nobody answers there",
-            State.HELLO: "Hello, connected but HELLO was not answered",
-        }
-        return f"{where}: {waits.get(self.state, self.state)}, for {now - self.since:.0f} s"
 
-    def _control(self, message: ControlMessage, now: float) -> ControlMessage | None:
-        match message:
-            case Ready():
-                return self._answered(message, now)
-            case Pong():
-                if message.nonce and message.nonce != self._nonce:
-                    self.lose("another session answers under its routing id", now)
-                self.live_clients = message.live_clients
-            case PhaseChange():
-                self._phase(message, now)
-            case Draining() if self.ready is not None:
-                self.draining = True
-                self._move(Move.DRAIN, now)
-            case Unknown():
-                if self.state in WORKING and self.broken_at is None:
-                    self.broken_at = now
-                self._move(Move.FORGOTTEN, now)
-                for channel in self._up:
-                    self._greet(channel, now)
-            case Replaced():
-                self.lose(f"the pod gave the session up ({message.reason})", now)
-            case Reject(request_id=None, call_id=None):
-                self.refusal = message if self.state is State.HELLO else self.refusal
-        return message
-
-    def _answered(self, ready: Ready, now: float) -> Ready | None:
-        if ready.nonce != self._nonce or self.state in FINAL:
-            return None
-        if ready.layout not in LAYOUTS or not (
-            PROTOCOL_MINIMUM <= ready.protocol <= PROTOCOL_VERSION
-        ):
-            self._end(Move.GONE, mismatch(ready.protocol, ready.layout), now)
-            return None
-        wrong = unusable(ready)
-        if wrong is not None:
-            text = f"the pod's READY cannot be used: {wrong}; update or repair the pod"
-            self._end(Move.GONE, ProtocolMismatchError(text), now)
-            return None
-        if self.ready is not None and ready.epoch != self.ready.epoch:
-            self.lose(f"epoch {ready.epoch} answers where epoch {self.ready.epoch} was", now)
-            return None
-        self.ready = ready
-        self.live_clients = ready.live_clients
-        self.broken_at = None
-        self.refusal = None
-        self.draining = False
-        self._ping_at = now + ready.timers.ping_seconds
-        self._move(Move.READY, now)
-        return ready
-
-    def _phase(self, message: PhaseChange, now: float) -> None:
-        self.phase = message
-        self.refusal = None
-        if self.ready is None:
-            self._move(Move.PHASE, now)
-        elif message.phase == Phase.DRAINING:
-            self.broken_at = None
-            self.draining = True
-            self._move(Move.DRAIN, now)
-        elif self.broken_at is not None:
-            self.lose(f"another process answers, in phase {message.phase}", now)
-
-    def _greet(self, channel: Channel, now: float) -> None:
-        self._greetings = deque(item for item in self._greetings if item[0] is not channel)
-        self._greetings.append((channel, self._hello))
-        self._hello_at = now
-
-    def _ping(self, now: float) -> None:
-        self._sequence += 1
-        self._ping_at = now + self.timers.ping_seconds
-        self._ping_waits = True
-        self.outbox.append(Outgoing(encode_control(Ping(self._sequence))))
+    def lose(self, reason: str, now: float) -> None:
+        """Give the engine up."""
+        self._end(Move.GONE, EngineDeadError(f"the engine is gone: {reason}"), now)
 
     def _end(self, move: Move, error: EngineCoreError, now: float) -> None:
         if self.state not in FINAL:
@@ -273,19 +113,32 @@ class Connection:
             self._move(move, now)
 
     def _move(self, move: Move, now: float) -> None:
-        state = TRANSITIONS[self.state].get(move)
+        state = self.transitions[self.state].get(move)
         if state is not None and (state is not self.state or move is Move.PHASE):
             self.state = state
             self.since = now
 
 
-_PING_TYPE: Final = encode_control(Ping())[0]
+class Opening(NamedTuple):
+    """What a new connection starts from: `previous` is the one of the same place before it."""
+
+    link: int
+    endpoint: Endpoint
+    previous: Connection | None
+    now: float
 
 
-def mismatch(protocol: int, layout: str) -> ProtocolMismatchError:
-    """Return the error that a pod chose something this client does not speak."""
-    return ProtocolMismatchError(
-        f"the pod speaks protocol {protocol}, layout {layout}; this client speaks protocol "
-        f"{PROTOCOL_MINIMUM} to {PROTOCOL_VERSION}, layouts {', '.join(LAYOUTS)}: "
-        "update the older of the two"
-    )
+class Transport(ABC):
+    """How engines are reached: which places there are, and how each gets a connection."""
+
+    @abstractmethod
+    def endpoints(self, addresses: ClientAddresses) -> tuple[Endpoint, ...]:
+        """Return the places at which engines are expected."""
+
+    @abstractmethod
+    def open(self, opening: Opening) -> Connection:
+        """Return a new connection; its sockets are the shell's."""
+
+    @abstractmethod
+    def reopen_seconds(self, failures: int) -> float:
+        """Return how long after a loss a place is tried again; 0 for at once."""

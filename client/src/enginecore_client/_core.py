@@ -14,7 +14,7 @@ import msgspec
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import check_types
 from enginecore_client._books import CallRecord, Ids, Outgoing, RequestRecord
-from enginecore_client._connection import Connection
+from enginecore_client._connection import Connection, Transport
 from enginecore_client._delivery import Delivery
 from enginecore_client._dispatch import Dispatcher
 from enginecore_client._events import (
@@ -29,6 +29,7 @@ from enginecore_client._events import (
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
+from enginecore_client._session import PodTransport
 from enginecore_client._states import FINAL, Channel
 from enginecore_client._waves import Waves
 from enginecore_client.errors import (
@@ -70,14 +71,22 @@ class ClientCore:
         settings: what the client is.
         ids: where random names come from.
         wall: wall-clock seconds, for arrival times.
+        transport: how engines are reached; None for engine servers.
     """
 
     def __init__(
-        self, settings: CoreSettings, ids: Ids, wall: Callable[[], float], now: float
+        self,
+        settings: CoreSettings,
+        ids: Ids,
+        wall: Callable[[], float],
+        now: float,
+        transport: Transport | None = None,
     ) -> None:
         self.closed = False
         self._ids = ids
-        self._fleet = Fleet(settings.client_name, ids, settings.reconnect_seconds)
+        self._fleet = Fleet(
+            transport or PodTransport(settings.client_name, ids, settings.reconnect_seconds)
+        )
         self._ledger = Ledger()
         self._balancer: Balancer[int] = Balancer(settings.client_index, settings.client_count)
         self.waves = Waves(lockstep=settings.lockstep)
@@ -226,6 +235,39 @@ class ClientCore:
         connection = self._fleet.connections.get(link)
         if connection is not None:
             connection.disconnected(channel, now)
+            if connection.state in FINAL:
+                self._ended(connection, now)
+
+    def announced(self, link: int, payload: Frame, now: float) -> None:
+        """Take in the READY payload of an engine that dialled in.
+
+        Whoever announces itself while the engine of its rank is in use takes its place: the
+        socket lets nobody in under a name before the one who had it is gone.
+        """
+        connection = self._fleet.connections.get(link)
+        if connection is not None and connection.ready is not None:
+            connection.lose("another process of its rank took its place", now)
+            self._ended(connection, now)
+            connection = self._fleet.successor(connection)
+        if connection is None:
+            return
+        try:
+            ready = connection.announced(payload, now)
+        except msgspec.DecodeError:
+            self._delivery.unreadable += 1
+            return
+        if ready is not None:
+            self._delivery.ready(connection, ready, now)
+            self._sendable.add(connection.link)
+        elif connection.state in FINAL:
+            self._ended(connection, now)
+
+    def exited(self, rank: int, ending: str, now: float) -> None:
+        """Take note that the process of a rank ended; `ending` says how."""
+        for connection in list(self._fleet.connections.values()):
+            if self._fleet.rank(connection) == rank and self._fleet.is_current(connection):
+                connection.exited(ending, now)
+                self._ended(connection, now)
 
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""

@@ -48,9 +48,7 @@ _REJECTIONS: Final[dict[str, type[EngineCoreError]]] = {
 class Delivery:
     """Brings messages to the records they concern."""
 
-    def __init__(
-        self, fleet: Fleet, ledger: Ledger, balancer: Balancer[int], waves: Waves
-    ) -> None:
+    def __init__(self, fleet: Fleet, ledger: Ledger, balancer: Balancer[int], waves: Waves) -> None:
         self.admissions: dict[int, Admission] = {}
         self.unreadable = 0
         self.loads_known = False
@@ -101,7 +99,7 @@ class Delivery:
     def _control(self, connection: Connection, message: ControlMessage, now: float) -> None:
         match message:
             case Ready():
-                self._ready(connection, message, now)
+                self.ready(connection, message, now)
             case Pong():
                 self._compare(connection, message.outputs_sent, now)
             case Stats():
@@ -109,7 +107,8 @@ class Delivery:
             case Reject():
                 self._rejected(connection, message, now)
 
-    def _ready(self, connection: Connection, ready: Ready, now: float) -> None:
+    def ready(self, connection: Connection, ready: Ready, now: float) -> None:
+        """Take note that an engine is ready, for the first time or again."""
         if connection.link not in self.admissions:
             rank = self._fleet.adopt(connection, ready)
             self.admissions[connection.link] = Admission(ready)

@@ -3,37 +3,29 @@
 from typing import Final
 
 from enginecore_client._addresses import ClientAddresses, Endpoint
-from enginecore_client._books import Ids
-from enginecore_client._connection import Connection
+from enginecore_client._connection import Connection, Opening, Transport
 from enginecore_client._events import Action, Close, Open, Subscribe
 from enginecore_client._states import WORKING, State
 from enginecore_client.errors import EngineCoreError
-from enginecore_wire.control import Hello, Ready, RejectCode
+from enginecore_wire.control import Ready, RejectCode
 
 RESOLVE_AGAIN_SECONDS: Final = 3.0
 """A name is resolved anew when its address does not answer this long."""
 
-REOPEN_FIRST_SECONDS: Final = 0.1
-REOPEN_MAX_SECONDS: Final = 2.0
-
-Key = tuple[str, str]
+Key = tuple[str, ...]
 
 
 class Fleet:
     """The connections of one client; actions for the shell gather in `actions`.
 
     Args:
-        name: the client's name, for the pods' logs.
-        ids: where routing ids and nonces come from.
-        reconnect_seconds: how long a broken session may take to come back.
+        transport: how engines are reached.
     """
 
-    def __init__(self, name: str, ids: Ids, reconnect_seconds: float) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.connections: dict[int, Connection] = {}
         self.actions: list[Action] = []
-        self._name = name
-        self._ids = ids
-        self._reconnect_seconds = reconnect_seconds
+        self._transport = transport
         self._endpoints: dict[Key, Endpoint] = {}
         self._current: dict[Key, int] = {}
         self._ranks: dict[int, int] = {}
@@ -47,7 +39,9 @@ class Fleet:
 
     def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
         """Follow new addresses; return the connections whose address is gone."""
-        wanted = {endpoint.key: endpoint for endpoint in addresses.endpoints}
+        wanted: dict[Key, Endpoint] = {
+            endpoint.key: endpoint for endpoint in self._transport.endpoints(addresses)
+        }
         gone = [key for key in self._endpoints if key not in wanted]
         retired = []
         for key in gone:
@@ -78,6 +72,10 @@ class Fleet:
     def is_current(self, connection: Connection) -> bool:
         """Say whether new requests may ever go to this connection."""
         return self._current.get(connection.endpoint.key) == connection.link
+
+    def successor(self, connection: Connection) -> Connection | None:
+        """Return the connection that is now in the place of this one."""
+        return self.connections.get(self._current.get(connection.endpoint.key, -1))
 
     def rank(self, connection: Connection) -> int:
         """Return the data-parallel rank, as far as it is known."""
@@ -125,15 +123,19 @@ class Fleet:
     def lost(self, connection: Connection, now: float) -> None:
         """Close a connection that ended, and plan another one to the same address."""
         key = connection.endpoint.key
-        if self.is_current(connection):
+        current = self.is_current(connection)
+        self.close(connection, farewell=connection.state is State.LOST)
+        if current:
             del self._current[key]
             failures = self._failures.get(key, 0)
-            delay = min(REOPEN_FIRST_SECONDS * 2**failures, REOPEN_MAX_SECONDS)
             self._failures[key] = failures + 1
-            self._reopen_at[key] = now + delay
             if connection.error is not None:
                 self._last_error[key] = connection.error
-        self.close(connection, farewell=connection.state is State.LOST)
+            delay = self._transport.reopen_seconds(failures)
+            if delay:
+                self._reopen_at[key] = now + delay
+            else:
+                self._open(key, now, connection)
 
     def close(self, connection: Connection, *, farewell: bool) -> None:
         """Drop a connection for good."""
@@ -191,15 +193,11 @@ class Fleet:
                 return f"{key[0]}: {error.message}"
         return None
 
-    def _open(self, key: Key, now: float) -> None:
+    def _open(self, key: Key, now: float, previous: Connection | None = None) -> None:
         self._links += 1
         endpoint = self._endpoints[key]
-        routing_id = self._ids.routing()
-        hello = Hello(nonce=self._ids.nonce(), name=self._name)
-        connection = Connection(
-            self._links, endpoint, routing_id, hello, now, self._reconnect_seconds
-        )
+        connection = self._transport.open(Opening(self._links, endpoint, previous, now))
         self.connections[self._links] = connection
         self._current[key] = self._links
         attempt = self._attempts[key] = self._attempts.get(key, -1) + 1
-        self.actions.append(Open(self._links, endpoint, routing_id, attempt))
+        self.actions.append(Open(self._links, endpoint, connection.routing_id, attempt))

@@ -7,6 +7,9 @@
 and from every state to Dead (ENGINE_CORE_DEAD) or Lost (silence, a break that lasts, a
 session given up by the pod, another process behind the address). Both are final: whoever
 owns the connection closes the pair and opens a new one.
+
+An engine that dials in knows no sessions: Connecting ──READY payload──▶ Ready, and from both
+to Dead or Lost.
 """
 
 from enum import Enum, StrEnum
@@ -62,6 +65,14 @@ TRANSITIONS: Final[dict[State, dict[Move, State]]] = {
     State.DEAD: {},
 }  # fmt: skip
 """The state after each move; a move that is not listed changes nothing."""
+
+NATIVE_TRANSITIONS: Final[dict[State, dict[Move, State]]] = {
+    State.CONNECTING: {Move.READY: State.READY, **_ENDS},
+    State.READY: _ENDS,
+    State.LOST: {},
+    State.DEAD: {},
+}
+"""The same for an engine that dials in."""
 
 WORKING: Final = frozenset({State.READY, State.DRAINING})
 FINAL: Final = frozenset({State.LOST, State.DEAD})

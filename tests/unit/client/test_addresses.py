@@ -65,8 +65,7 @@ REFUSED = [
     ({}, "client_addresses is empty: give input_address"),
     ({"input_address": "tcp://a:1"}, "output_address is missing"),
     (changed(input_adress="x"), "unknown key 'input_adress'"),
-    (changed(mode="bind"), "mode 'bind' is not available in this version; give the addresses"),
-    (changed(mode="listen"), "mode 'listen' is unknown; use 'connect'"),
+    (changed(mode="listen"), "mode 'listen' is unknown; use 'connect' or 'bind'"),
     (changed(input_address=5), "input_address must be a string or a list of strings"),
     (changed(input_address=[None]), "input_address must be a string or a list of strings"),
     (changed(input_address=["tcp://a:1", "tcp://b:1"]), "input_address has 2 entries and output"),
@@ -93,6 +92,40 @@ REFUSED = [
 def test_refused(source, text: str) -> None:
     with pytest.raises(AddressError, match=text):
         ClientAddresses.from_dict(source)
+
+
+BOUND = [
+    ("tcp://*:5557", "tcp://*:5558"),
+    ("tcp://0.0.0.0:5557", "tcp://[::]:5557"),
+    ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
+    ("tcp://127.0.0.1:*", ["tcp://127.0.0.1:*"]),
+    (["ipc:///run/i"], ["ipc:///run/o"]),
+]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), BOUND)
+def test_bound(inputs, outputs) -> None:
+    source = {"input_address": inputs, "output_address": outputs, "mode": "bind"}
+    addresses = ClientAddresses.from_dict(source)
+    assert addresses.mode == "bind"
+    assert [len(addresses.input_address), len(addresses.output_address)] == [1, 1]
+
+
+NOT_BOUND = [
+    (changed(input_address=[]), "input_address has 0 entries; in mode 'bind' the client binds one"),
+    (changed(output_address=["tcp://a:1", "tcp://b:1"]), "output_address has 2 entries"),
+    (changed(input_address=[""]), "must be tcp://host:port"),
+    (changed(input_address=GOOD["output_address"]), "are the same; give each its own"),
+    (changed(input_address="tcp://10.0.0.1:70000"), "1 to 65535, or 0 for a free one"),
+    (changed(input_address="tcp://:::5557"), "write IPv6 in brackets"),
+    (changed(stats_update_address="tcp://*:1"), "stats_update_address .* wildcard"),
+]
+
+
+@pytest.mark.parametrize(("source", "text"), NOT_BOUND)
+def test_not_bound(source, text: str) -> None:
+    with pytest.raises(AddressError, match=text):
+        ClientAddresses.from_dict(source | {"mode": "bind"})
 
 
 def test_from_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from enginecore_client import EngineDeadError, ProtocolMismatchError
 from enginecore_client._addresses import Endpoint
 from enginecore_client._books import Outgoing
-from enginecore_client._connection import Connection
+from enginecore_client._session import PodConnection
 from enginecore_client._states import FINAL, TRANSITIONS, Channel, Move, State
 from enginecore_wire.control import (
     Draining,
@@ -29,15 +29,15 @@ ENDPOINT = Endpoint(0, "tcp://10.0.0.1:5557", "tcp://10.0.0.1:5558")
 READY = Ready(nonce=NONCE, epoch=3)
 
 
-def new() -> Connection:
-    return Connection(1, ENDPOINT, b"r" * 16, Hello(nonce=NONCE, name="c"), 0.0, 0.8)
+def new() -> PodConnection:
+    return PodConnection(1, ENDPOINT, b"r" * 16, Hello(nonce=NONCE, name="c"), 0.0, 0.8)
 
 
-def hear(connection: Connection, message, now: float = 0.0) -> None:
+def hear(connection: PodConnection, message, now: float = 0.0) -> None:
     connection.receive(encode_control(message), now)
 
 
-def flush(connection: Connection) -> list[tuple[Channel, object]]:
+def flush(connection: PodConnection) -> list[tuple[Channel, object]]:
     """Return what leaves: control messages decoded, other messages by their type byte."""
     found: list[tuple[Channel, object]] = []
     while (item := connection.next_frames()) is not None:
@@ -48,7 +48,7 @@ def flush(connection: Connection) -> list[tuple[Channel, object]]:
     return found
 
 
-def ready(now: float = 0.0) -> Connection:
+def ready(now: float = 0.0) -> PodConnection:
     connection = new()
     for channel in Channel:
         connection.connected(channel, now)

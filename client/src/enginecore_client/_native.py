@@ -1,0 +1,279 @@
+"""An engine that dials in: vLLM's native protocol, without its sockets.
+
+The engine announces itself with vLLM's READY payload and from then on takes ADD, ABORT and
+UTILITY. There are no sessions: nobody counts messages, and an engine does not announce itself
+again to a client it has lost sight of. Two things follow:
+
+- a connection that breaks ends everything on it, because what it carried may be gone;
+- an engine whose connection comes back is asked whether it lives, told to forget what it had,
+  and used with the facts it announced before.
+"""
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from enginecore_client._addresses import BoundEndpoint, ClientAddresses, Endpoint
+from enginecore_client._admission import unusable
+from enginecore_client._connection import Connection, Opening, Transport
+from enginecore_client._states import NATIVE_TRANSITIONS, Channel, Move, State
+from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
+from enginecore_wire.control import ControlMessage, Limits, Phase, PhaseChange, Ready
+from enginecore_wire.frames import Frame
+from enginecore_wire.handshake import engine_identity
+from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from enginecore_wire.requests import RequestType, UtilityCall
+from enginecore_wire.version import LAYOUT_C
+
+IN_FLIGHT: Final = 65536
+"""Engines without a server in front of them bound nothing; this bounds the client's memory."""
+
+_PROBE_METHOD: Final = "is_sleeping"
+"""Answered between two steps by every engine, whatever else it is doing."""
+
+
+class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client knows or wants of engines that dial in.
+
+    Attributes:
+        vocab_size: token ids from this one on are refused; None where nobody knows it. vLLM's
+            READY payload does not say, and a token id past the vocabulary kills its engine.
+        engine_version: the engines' version as declared, such as "0.32.0", for those that do
+            not announce it (vLLM before 0.23).
+        model_name: shown in metrics.
+        probe_seconds: an engine that says nothing this long, not even when asked, is given up;
+            None to wait for ever. No engine is asked while it runs a control call.
+        in_flight: most unfinished requests per engine.
+    """
+
+    vocab_size: int | None = None
+    engine_version: str = ""
+    model_name: str = ""
+    probe_seconds: float | None = None
+    in_flight: int = IN_FLIGHT
+
+
+class Facts(NamedTuple):
+    """What every connection of one client needs to know."""
+
+    client_index: int
+    options: NativeOptions
+
+
+class NativeConnection(Connection):
+    """State, liveness and outbox of one engine that dials in.
+
+    Args:
+        opening: its number and place; an earlier connection that broke leaves its facts.
+        facts: what the client is and knows.
+        probe_id: the call id of its probes, no other call has it.
+    """
+
+    transitions = NATIVE_TRANSITIONS
+
+    def __init__(self, opening: Opening, facts: Facts, probe_id: int) -> None:
+        rank = opening.endpoint.index
+        super().__init__(opening.link, opening.endpoint, engine_identity(rank), opening.now)
+        self._facts = facts
+        self._probe_id = probe_id
+        self._probe: list[Frame] = [
+            RequestType.UTILITY,
+            _ENCODER.encode(UtilityCall(facts.client_index, probe_id, _PROBE_METHOD, [])),
+        ]
+        self._first: deque[list[Frame]] = deque()
+        self._asked = False
+        self._heard_at = opening.now
+        self._problem = ""
+        self.former: Ready | None = None
+        self.unfinished: list[str] = []
+        if isinstance(opening.previous, NativeConnection):
+            self._follow(opening.previous)
+
+    def _follow(self, previous: "NativeConnection") -> None:
+        """Keep of an earlier connection what is needed to use its process again."""
+        if previous.error is not None:
+            self._problem = previous.error.message
+        if previous.state is State.LOST:
+            self.former = previous.ready or previous.former
+            self.unfinished = previous.unfinished
+
+    def announced(self, payload: Frame, now: float) -> Ready | None:
+        """Take the READY payload; return what it says, or None if it cannot be used.
+
+        Raises:
+            msgspec.DecodeError: it is not a map; nothing else is harmed.
+        """
+        try:
+            engine = _FACTS.decode(payload) if len(payload) else {}
+        except msgspec.DecodeError as error:
+            self._problem = f"its READY payload cannot be read ({error})"
+            raise
+        self._first.clear()
+        self.unfinished = []
+        return self._answered(self._ready_of(engine), now)
+
+    def connected(self, channel: Channel, now: float) -> None:
+        """Do nothing: who connected is known once it says something."""
+
+    def disconnected(self, channel: Channel, now: float) -> None:
+        """Take note that one of its connections broke."""
+        if self.state is State.READY:
+            self.lose(f"its connection to the {channel.value} socket closed", now)
+        else:
+            self._first.clear()
+            self._asked = False
+
+    def receive(self, frames: list[Frame], now: float) -> ControlMessage | None:
+        """Take a message in; see Connection.receive."""
+        if len(frames) == 1 and frames[0] == ENGINE_CORE_DEAD:
+            self._end(Move.DIED, EngineDeadError("the engine process died"), now)
+            return None
+        if self.state is State.READY:
+            self._heard_at = now
+            self._asked = False
+            self.received += 1
+            return None
+        if self.former is not None and self._is_reply(frames[0]):
+            return self._answered(self.former, now)
+        return _NOT_READY
+
+    def tick(self, now: float) -> None:
+        """Let time pass: ask an engine that says nothing, give it up when it stays silent."""
+        seconds = self._facts.options.probe_seconds
+        if self.state is not State.READY:
+            self._try_again()
+        elif seconds is None:
+            return
+        elif self.calls:
+            self._heard_at = now
+        elif now - self._heard_at >= seconds:
+            self.lose(f"it was silent for {now - self._heard_at:.1f} s and answered no probe", now)
+        elif now - self._heard_at >= seconds / 2 and not self._asked:
+            self._asked = True
+            self._first.append(self._probe)
+
+    def overslept(self, now: float) -> None:
+        """Forgive the engine a silence during which this process did not run."""
+        self._heard_at = now
+
+    def next_frames(self) -> tuple[Channel, list[Frame]] | None:
+        """Return the next frames to send and their socket, or None."""
+        if self._first:
+            return Channel.INPUT, list(self._first[0])
+        if self.outbox and self.state is State.READY:
+            return Channel.INPUT, list(self.outbox[0].frames)
+        return None
+
+    def sent(self) -> None:
+        """Take note that what next_frames returned was handed to ZMQ."""
+        if self._first:
+            self._first.popleft()
+            self._asked = True
+            return
+        outgoing = self.outbox.popleft()
+        if outgoing.record is not None:
+            outgoing.record.sent = True
+
+    def describe(self, now: float) -> str:
+        """Return where an engine that is not ready stands, for an error's text."""
+        where = self.endpoint.input_address
+        seconds = now - self.since
+        problem = f" ({self._problem})" if self._problem else ""
+        if self.former is not None:
+            return f"{where}: lost {seconds:.0f} s ago and not back{problem}"
+        return f"{where}: has not dialled in and said READY for {seconds:.0f} s{problem}"
+
+    def _try_again(self) -> None:
+        """Ask an engine whose connection broke, as soon as it is connected again."""
+        if self.former is None or self._first or self._asked:
+            return
+        if self.unfinished:
+            self._first.append([RequestType.ABORT, _ENCODER.encode(self.unfinished)])
+        self._first.append(self._probe)
+
+    def _end(self, move: Move, error: EngineCoreError, now: float) -> None:
+        self.unfinished = self.unfinished or list(self.requests)
+        super()._end(move, error, now)
+
+    def _answered(self, ready: Ready, now: float) -> Ready | None:
+        wrong = unusable(ready)
+        if wrong is not None:
+            text = f"the engine's READY payload cannot be used: {wrong}; repair the engine"
+            self._end(Move.GONE, ProtocolMismatchError(text), now)
+            return None
+        self.ready = ready
+        self._problem = ""
+        self.former = None
+        self._asked = False
+        self.unfinished = []
+        self._heard_at = now
+        self._move(Move.READY, now)
+        return ready
+
+    def _ready_of(self, engine: dict[str, Any]) -> Ready:
+        options = self._facts.options
+        version = engine.get("vllm_version") or options.engine_version
+        return Ready(
+            layout=LAYOUT_C,
+            name=f"engine {self.endpoint.index}",
+            rank=self.endpoint.index,
+            slot=self._facts.client_index,
+            engine=engine,
+            vocab_size=options.vocab_size or 0,
+            model_name=options.model_name,
+            runtime_version=str(version),
+            limits=Limits(in_flight=options.in_flight),
+        )
+
+    def _is_reply(self, body: Frame) -> bool:
+        try:
+            reply = _REPLY.decode(body).utility_output
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return reply is not None and reply[:1] == [self._probe_id]
+
+
+class NativeTransport(Transport):
+    """Engines that dial in, one place per rank.
+
+    Args:
+        ranks: the ranks this client manages.
+        facts: what the client is and knows.
+        call_id: where the call ids of probes come from.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], facts: Facts, call_id: int) -> None:
+        self._ranks = ranks
+        self._facts = facts
+        self._probe_id = call_id
+
+    def endpoints(self, addresses: ClientAddresses) -> tuple[Endpoint, ...]:
+        """Return a place for each rank; all share the addresses that the client bound."""
+        both = addresses.input_address[0], addresses.output_address[0]
+        return tuple(BoundEndpoint(rank, *both) for rank in self._ranks)
+
+    def open(self, opening: Opening) -> Connection:
+        """Return a connection that waits for the engine's READY payload."""
+        return NativeConnection(opening, self._facts, self._probe_id)
+
+    def reopen_seconds(self, failures: int) -> float:  # noqa: ARG002 - the sockets stay bound
+        """Wait for the next process at once: it may dial in at any time."""
+        return 0.0
+
+
+class _Reply(msgspec.Struct, array_like=True):
+    """EngineCoreOutputs, read as far as a probe's reply."""
+
+    engine_index: Any = None
+    outputs: Any = None
+    scheduler_stats: Any = None
+    timestamp: Any = None
+    utility_output: list[Any] | None = None
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_FACTS: Final = msgspec.msgpack.Decoder(dict[str, Any])
+_REPLY: Final = msgspec.msgpack.Decoder(_Reply)
+_NOT_READY: Final = PhaseChange(phase=Phase.LOADING)
+"""What a message stands for that comes from an engine which is not (or no more) in use."""
