@@ -1,89 +1,54 @@
 """AsyncMPClient: ClientCore and its sockets on an asyncio loop."""
 
 import asyncio
-import time
-import weakref
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, Unpack
 
-from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import deadline_after
-from enginecore_client._books import Ids
-from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._driver import SWEEP_SECONDS, Driver
-from enginecore_client._face import (
-    READY_TIMEOUT,
-    EngineCoreClient,
-    build_request,
-    make_metrics,
-    startup_error,
-)
+from enginecore_client._driver import SWEEP_SECONDS
+from enginecore_client._face import build_request
 from enginecore_client._loop import LoopResources
 from enginecore_client._mailbox import Signal, TaskMailbox
-from enginecore_client._sources import AddressSource, source_of
+from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
 from enginecore_client._streams import AsyncStream
-from enginecore_client.errors import ClientClosedError
 from enginecore_client.ops import Op, combine
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
 R = TypeVar("R")
 
 
-class AsyncMPClient(EngineCoreClient):
+class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
     """Client of EngineCores for asyncio.
 
     `async with` connects and waits until every engine is ready; so does the first await of
-    any other method. It lives on the running loop, and moves to another one when that loop
-    was left.
+    any other method. It begins on the loop that runs when it is made, or else on the one that
+    awaits it first, and moves to another one when that loop was left.
 
     Args:
-        client_addresses: a dict (`input_address`, `output_address`, `stats_update_address`),
-            the path of a JSON file that holds one and is followed, ClientAddresses, or a source.
-        client_name: shown in the pods' logs and metrics.
-        registry: a prometheus_client registry for metrics; None for none.
-        client_count: how many clients share the engines, at least.
-        client_index: this client's place among them.
-        ready_timeout: seconds within which every engine must be ready.
-        retry: send requests that ended without a token again, by default.
+        client_addresses: where the engines are; see MPClient.
+        options: see MPClient.
 
     Raises:
         AddressError: client_addresses are wrong.
+        RequestRejectedError: an option is wrong.
     """
 
-    def __init__(
-        self,
-        client_addresses: Mapping[str, Any] | str | Path | ClientAddresses | AddressSource,
-        *,
-        client_name: str = "",
-        registry: "CollectorRegistry | None" = None,
-        client_count: int = 1,
-        client_index: int = 0,
-        ready_timeout: float = READY_TIMEOUT,
-        retry: bool = False,
-    ) -> None:
-        source = source_of(client_addresses)
-        self._resources = LoopResources()
-        self._inbox: TaskMailbox[Any] = TaskMailbox()
-        self._ready_timeout = ready_timeout
-        self._retry = retry
+    def __init__(self, client_addresses: Addresses, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(LoopResources, TaskMailbox(), client_addresses, **options)
         self._ready_by: float | None = None
         self._connected = False
         self._signal = Signal()
-        settings = CoreSettings(
-            client_name=client_name, client_index=client_index, client_count=client_count
-        )
-        core = ClientCore(settings, Ids(), time.time, time.monotonic())
-        resources = self._resources
-        self._driver = resources.driver = Driver(
-            core, source, make_metrics(registry), self._inbox, resources, resources.post
-        )
         self._driver.on_change = self._signal.notify
-        self._finalizer = weakref.finalize(self, resources)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        try:
+            self.resources.attach(loop)
+        except BaseException:
+            self.close()
+            raise
 
     async def __aenter__(self) -> "AsyncMPClient":
         await self.connect()
@@ -109,9 +74,7 @@ class AsyncMPClient(EngineCoreClient):
         core = self._driver.core
         while not core.all_ready():
             left = self._ready_by - clock()
-            error = startup_error(
-                core, self._driver.source, self._ready_timeout, clock(), expired=left <= 0
-            )
+            error = self._startup_error(expired=left <= 0)
             if error is not None:
                 await self.aclose()
                 raise error
@@ -121,20 +84,14 @@ class AsyncMPClient(EngineCoreClient):
 
     async def aclose(self) -> None:
         """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
-        if self._finalizer.detach() is not None:
-            self._resources.close()
+        self.close()
 
     def close(self) -> None:
-        """Close the client from outside its loop."""
-        self._finalizer()
-
-    def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - no own engines
-        """Close the client, from its loop or from anywhere else; see EngineCoreClient."""
-        if self._on_own_loop():
-            if self._finalizer.detach() is not None:
-                self._resources.close()
-        else:
-            self.close()
+        """Close the client, from its loop (at once) or from anywhere else."""
+        if not self._on_own_loop():
+            self._finalizer()
+        elif self._finalizer.detach() is not None:
+            self.resources.close()
 
     def generate(
         self,
@@ -178,6 +135,7 @@ class AsyncMPClient(EngineCoreClient):
 
     async def abort_requests_async(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+        check_ids(request_ids)
         await self.connect()
         self._driver.abort(request_ids)
 
@@ -189,7 +147,7 @@ class AsyncMPClient(EngineCoreClient):
             EngineCoreError: requests ended with an error; `request_ids` names them.
         """
         await self.connect()
-        item = await self._inbox.get()
+        item = await self.outputs_queue.get()
         if isinstance(item, BaseException):
             raise item
         outputs: EngineCoreOutputs = item
@@ -233,17 +191,12 @@ class AsyncMPClient(EngineCoreClient):
     def _attach(self) -> None:
         self._check_open()
         loop = asyncio.get_running_loop()
-        if self._resources.loop is not loop:
-            self._resources.attach(loop)
-            self._inbox.abandon()
+        if self.resources.loop is not loop:
+            self.resources.attach(loop)
+            self.outputs_queue.abandon()
 
     def _on_own_loop(self) -> bool:
         try:
-            return asyncio.get_running_loop() is self._resources.loop
+            return asyncio.get_running_loop() is self.resources.loop
         except RuntimeError:
             return False
-
-    def _check_open(self) -> None:
-        self._driver.check_process()
-        if self._driver.core.closed or not self._finalizer.alive:
-            raise ClientClosedError("the client is closed; create another one")

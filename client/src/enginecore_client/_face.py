@@ -2,19 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from enginecore_client._controls import Controls
-from enginecore_client._core import ClientCore
 from enginecore_client._metrics import Metrics, NoMetrics
-from enginecore_client._sources import AddressSource
-from enginecore_client.errors import (
-    EngineCoreError,
-    ProtocolMismatchError,
-    RequestRejectedError,
-    ScalingNotAvailable,
-    StartupTimeoutError,
-)
+from enginecore_client.errors import RequestRejectedError, ScalingNotAvailable
 from enginecore_client.ops import Op
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, OutputKind, SamplingParams
@@ -25,9 +17,6 @@ if TYPE_CHECKING:
     from enginecore_client._aio import AsyncMPClient
 
 R = TypeVar("R")
-
-READY_TIMEOUT: Final = 600.0
-"""Seconds within which every engine must be ready, unless the caller says otherwise."""
 
 
 class EngineCoreClient(Controls, ABC):
@@ -179,19 +168,4 @@ def build_request(
         prompt_token_ids=prompt,
         sampling_params=params,
         data_parallel_rank=data_parallel_rank,
-    )
-
-
-def startup_error(
-    core: ClientCore, source: AddressSource, timeout: float, now: float, *, expired: bool
-) -> EngineCoreError | None:
-    """Return why waiting for engines ends without success, or None while it goes on."""
-    refusal = core.refusal()
-    if refusal is not None:
-        return ProtocolMismatchError(f"an engine refuses this client: {refusal}")
-    if not expired:
-        return None
-    missing = "; ".join(core.missing(now))
-    return StartupTimeoutError(
-        f"not every engine of {source.describe()} was ready within {timeout:g} s: {missing}"
     )

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Callable
 
-from enginecore_client._driver import SWEEP_SECONDS, Driver
+from enginecore_client._background import BackgroundResources
+from enginecore_client._driver import SWEEP_SECONDS
 from enginecore_client._resources import Socket
 
 
-class LoopResources:
+class LoopResources(BackgroundResources):
     """Sockets on a loop, and everything to close them once; holds no client."""
 
     def __init__(self) -> None:
-        self.driver: Driver | None = None
+        super().__init__()
         self.loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: dict[Socket, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -25,6 +26,11 @@ class LoopResources:
             except RuntimeError:
                 self.close()
         else:
+            self.close()
+
+    def __del__(self) -> None:
+        # The loop was closed before it came to what __call__ asked of it.
+        if self.loop is None or self.loop.is_closed():
             self.close()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

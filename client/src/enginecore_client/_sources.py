@@ -1,9 +1,11 @@
 """Where client addresses come from, and how they are followed while the client lives."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client.errors import AddressError
@@ -107,6 +109,58 @@ class FileSource:
         except (OSError, ValueError):
             return ()
         return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+class RankSource:
+    """The addresses of some ranks alone; a single address stands for a single rank.
+
+    Raises:
+        AddressError: the addresses are known and there is none for these ranks.
+    """
+
+    def __init__(self, source: AddressSource, ranks: Sequence[int]) -> None:
+        self._source = source
+        self._ranks = tuple(ranks)
+        self._first = self._only(source.poll(0.0))
+        if self._first is not None and not self._first.endpoints:
+            raise AddressError(
+                f"client_addresses name no engine of rank {self._names()}; index i is rank i"
+            )
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin."""
+        self._source.start(wake)
+
+    def poll(self, now: float) -> ClientAddresses | None:
+        """Return addresses that changed since the last poll, or None."""
+        first, self._first = self._first, None
+        return first or self._only(self._source.poll(now))
+
+    def close(self) -> None:
+        """Stop."""
+        self._source.close()
+
+    def describe(self) -> str:
+        """Return where the addresses come from, and of which ranks they are."""
+        return f"{self._source.describe()}, rank {self._names()}"
+
+    def _only(self, addresses: ClientAddresses | None) -> ClientAddresses | None:
+        if addresses is None or addresses.mode != "connect":
+            return addresses
+        if len(addresses.input_address) == len(self._ranks) == 1:
+            return addresses
+
+        def chosen(column: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(a if rank in self._ranks else "" for rank, a in enumerate(column))
+
+        return msgspec.structs.replace(
+            addresses,
+            input_address=chosen(addresses.input_address),
+            output_address=chosen(addresses.output_address),
+        )
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self._ranks))
 
 
 def source_of(

@@ -1,26 +1,15 @@
 """SyncMPClient: ClientCore and its sockets behind a reader thread."""
 
-import time
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import deadline_after
-from enginecore_client._books import Ids, RequestRecord
-from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._driver import SWEEP_SECONDS, Driver
-from enginecore_client._face import (
-    READY_TIMEOUT,
-    EngineCoreClient,
-    build_request,
-    make_metrics,
-    startup_error,
-)
+from enginecore_client._books import RequestRecord
+from enginecore_client._driver import SWEEP_SECONDS
+from enginecore_client._face import build_request
 from enginecore_client._mailbox import ThreadMailbox
-from enginecore_client._sources import AddressSource, source_of
+from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
 from enginecore_client._streams import SyncStream
 from enginecore_client._thread import ThreadResources
 from enginecore_client.errors import ClientClosedError, RequestTimeoutError
@@ -28,49 +17,31 @@ from enginecore_client.ops import Op, combine
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
 R = TypeVar("R")
 
 
-class SyncMPClient(EngineCoreClient):
+class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
     """Client of EngineCores for threads: every method may be called from any thread.
 
-    The constructor returns when every engine is ready. Parameters are those of AsyncMPClient.
+    The constructor returns when every engine is ready.
+
+    Args:
+        client_addresses: where the engines are; see MPClient.
+        options: see MPClient.
 
     Raises:
         AddressError: client_addresses are wrong.
+        RequestRejectedError: an option is wrong.
         StartupTimeoutError: an engine was not ready within `ready_timeout` seconds.
         ProtocolMismatchError: an engine refuses this client.
     """
 
-    def __init__(
-        self,
-        client_addresses: Mapping[str, Any] | str | Path | ClientAddresses | AddressSource,
-        *,
-        client_name: str = "",
-        registry: "CollectorRegistry | None" = None,
-        client_count: int = 1,
-        client_index: int = 0,
-        ready_timeout: float = READY_TIMEOUT,
-        retry: bool = False,
-    ) -> None:
-        source = source_of(client_addresses)
-        settings = CoreSettings(
-            client_name=client_name, client_index=client_index, client_count=client_count
-        )
-        core = ClientCore(settings, Ids(), time.time, time.monotonic())
-        metrics = make_metrics(registry)
-        self._retry = retry
-        self._inbox: ThreadMailbox[Any] = ThreadMailbox()
-        self._resources = resources = ThreadResources()
-        self._finalizer = weakref.finalize(self, resources)
-        self._driver = Driver(core, source, metrics, self._inbox, resources, resources.post)
-        self._driver.on_change = resources.changed.notify_all
-        resources.start(self._driver)
+    def __init__(self, client_addresses: Addresses, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(ThreadResources, ThreadMailbox(), client_addresses, **options)
+        self._driver.on_change = self.resources.changed.notify_all
         try:
-            self._wait_ready(ready_timeout)
+            self.resources.start(self._driver)
+            self._wait_ready()
         except BaseException:
             self.close()
             raise
@@ -79,14 +50,6 @@ class SyncMPClient(EngineCoreClient):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
-        self._finalizer()
-
-    def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - no own engines
-        """Close the client; see EngineCoreClient."""
         self.close()
 
     def generate(
@@ -126,11 +89,12 @@ class SyncMPClient(EngineCoreClient):
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+        check_ids(request_ids)
         self._driver.check_process()
-        with self._resources.lock:
+        with self.resources.lock:
             self._check_open()
             self._driver.core.abort(request_ids)
-            self._resources.wake()
+            self.resources.wake()
 
     def get_output(self, timeout: float | None = None) -> EngineCoreOutputs:
         """Return the next message with outputs of requests added by add_request.
@@ -139,10 +103,12 @@ class SyncMPClient(EngineCoreClient):
             EngineDeadError: once for each engine that died; other engines go on.
             EngineCoreError: requests ended with an error; `request_ids` names them.
             RequestTimeoutError: nothing came within `timeout` seconds.
+            ClientClosedError: the client was closed, or its reader thread failed.
         """
         self._driver.check_process()
+        deadline_after(timeout, 0.0, "timeout")
         try:
-            item = self._inbox.get(timeout)
+            item = self.outputs_queue.get(timeout)
         except TimeoutError as error:
             raise RequestTimeoutError(f"no output came within {timeout} s") from error
         if isinstance(item, BaseException):
@@ -171,17 +137,17 @@ class SyncMPClient(EngineCoreClient):
         core = self._driver.core
         deadline = deadline_after(timeout, self._driver.clock(), "timeout")
         self._driver.check_process()
-        with self._resources.lock:
+        with self.resources.lock:
             self._check_open()
             calls = [
                 core.call(link, method, args, Future(), deadline)
                 for link in core.call_targets(engine)
             ]
-            self._resources.wake()
+            self.resources.wake()
         try:
             return [call.future.result() for call in calls]
         finally:
-            with self._resources.lock:
+            with self.resources.lock:
                 for call in calls:
                     core.forget_call(call)
 
@@ -191,36 +157,33 @@ class SyncMPClient(EngineCoreClient):
         now = self._driver.clock()
         deadline = deadline_after(timeout, now, "deadline")
         self._driver.check_process()
-        with self._resources.lock:
+        with self.resources.lock:
             self._check_open()
             record = self._driver.core.add(request, sink, now, deadline=deadline, retry=retry)
-            self._resources.wake()
+            self.resources.wake()
         return record
 
     def _abort_record(self, record: RequestRecord) -> None:
         if self._driver.forked:
             return
-        with self._resources.lock:
+        with self.resources.lock:
             self._driver.core.abort_record(record)
-            self._resources.wake()
+            self.resources.wake()
 
-    def _wait_ready(self, timeout: float) -> None:
+    def _wait_ready(self) -> None:
         clock, core = self._driver.clock, self._driver.core
-        end = clock() + timeout
-        with self._resources.lock:
+        end = clock() + self._ready_timeout
+        with self.resources.lock:
             while not core.all_ready():
                 left = end - clock()
-                error = startup_error(
-                    core, self._driver.source, timeout, clock(), expired=left <= 0
-                )
+                error = self._startup_error(expired=left <= 0)
                 if error is not None:
                     raise error
-                self._resources.changed.wait(min(left, SWEEP_SECONDS))
+                self.resources.changed.wait(min(left, SWEEP_SECONDS))
                 self._check_open()
 
     def _check_open(self) -> None:
-        failure = self._resources.failure
+        failure = self.resources.failure
         if failure is not None:
             raise ClientClosedError(f"the reader thread failed: {failure!r}") from failure
-        if self._driver.core.closed or not self._finalizer.alive:
-            raise ClientClosedError("the client is closed; create another one")
+        super()._check_open()

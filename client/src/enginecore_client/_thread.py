@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import zmq
 
+from enginecore_client._background import BackgroundResources
 from enginecore_client._driver import SWEEP_SECONDS, Driver
 from enginecore_client._resources import Socket
 
 _JOIN_SECONDS: Final = 5.0
 
 
-class ThreadResources:
+class ThreadResources(BackgroundResources):
     """A reader thread, its sockets, and everything to end them once; holds no client.
 
     `lock` guards the driver: callers add and abort under it, the thread reads under it, and
@@ -23,9 +24,9 @@ class ThreadResources:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.driver: Driver | None = None
         self.failure: BaseException | None = None
         self._callbacks: dict[Socket, Callable[[], None]] = {}
         self._poller = zmq.Poller()

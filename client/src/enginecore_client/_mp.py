@@ -1,0 +1,231 @@
+"""MPClient: what the clients of engines in other processes have in common."""
+
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
+
+from enginecore_client._addresses import ClientAddresses
+from enginecore_client._background import BackgroundResources
+from enginecore_client._books import Ids
+from enginecore_client._core import ClientCore, CoreSettings
+from enginecore_client._driver import Driver, Sink
+from enginecore_client._face import EngineCoreClient, make_metrics
+from enginecore_client._sources import AddressSource, RankSource, source_of
+from enginecore_client.errors import (
+    ClientClosedError,
+    EngineCoreError,
+    EngineDeadError,
+    ProtocolMismatchError,
+    RequestRejectedError,
+    StartupTimeoutError,
+)
+from enginecore_wire.handshake import engine_identity
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+READY_TIMEOUT: Final = 600.0
+"""Seconds within which every engine must be ready, unless the caller says otherwise."""
+
+Addresses = Mapping[str, Any] | str | Path | ClientAddresses | AddressSource
+Resources = TypeVar("Resources", bound=BackgroundResources)
+Inbox = TypeVar("Inbox", bound=Sink)
+
+
+class ClientOptions(TypedDict, total=False):
+    """The optional parameters of every multiprocess client; MPClient says what they are."""
+
+    client_name: str
+    registry: "CollectorRegistry | None"
+    client_count: int
+    client_index: int
+    ready_timeout: float
+    retry: bool
+    engine_ranks: Sequence[int] | None
+    lockstep: bool
+
+
+class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
+    """A client of engines in other processes: the half that does not care how one waits.
+
+    Args:
+        make_resources: makes what waits for the sockets.
+        outputs_queue: where `get_output` finds outputs.
+        client_addresses: a dict (`input_address`, `output_address`, `stats_update_address`),
+            the path of a JSON file that holds one and is followed, ClientAddresses, or a source.
+        client_name: shown in the pods' logs and metrics.
+        registry: a prometheus_client registry for metrics; None for none.
+        client_count: how many clients share the engines, at least.
+        client_index: this client's place among them, from 0.
+        ready_timeout: seconds within which every engine must be ready.
+        retry: send requests that ended without a token again, by default.
+        engine_ranks: the data-parallel ranks this client uses; None for all there are.
+        lockstep: whether the engines step together, as ranks of a mixture of experts do.
+
+    Raises:
+        AddressError: client_addresses are wrong.
+        RequestRejectedError: an option is wrong; `field` names it.
+    """
+
+    def __init__(
+        self,
+        make_resources: Callable[[], Resources],
+        outputs_queue: Inbox,
+        client_addresses: Addresses,
+        *,
+        client_name: str = "",
+        registry: "CollectorRegistry | None" = None,
+        client_count: int = 1,
+        client_index: int = 0,
+        ready_timeout: float = READY_TIMEOUT,
+        retry: bool = False,
+        engine_ranks: Sequence[int] | None = None,
+        lockstep: bool = False,
+    ) -> None:
+        check_place(client_count, client_index)
+        check_seconds("ready_timeout", ready_timeout)
+        source = source_of(client_addresses)
+        if engine_ranks is not None:
+            source = RankSource(source, engine_ranks)
+        settings = CoreSettings(
+            client_name=client_name,
+            client_index=client_index,
+            client_count=client_count,
+            lockstep=lockstep,
+        )
+        self.client_count = client_count
+        self.client_index = client_index
+        self.outputs_queue = outputs_queue
+        self._ready_timeout = ready_timeout
+        self._retry = retry
+        self.resources = resources = make_resources()
+        self._finalizer = weakref.finalize(self, resources)
+        try:
+            core = ClientCore(settings, Ids(), time.time, time.monotonic())
+            self._driver = resources.driver = Driver(
+                core, source, make_metrics(registry), outputs_queue, resources, resources.post
+            )
+        except BaseException:
+            self._finalizer()
+            raise
+
+    @property
+    def engine_dead(self) -> bool:
+        """Whether every engine died or was lost, and none is back."""
+        return self.resources.engine_dead
+
+    def ensure_alive(self) -> None:
+        """Raise if no engine is left.
+
+        Raises:
+            EngineDeadError: `engine_dead` is true.
+        """
+        if self.engine_dead:
+            raise EngineDeadError(f"no engine is alive: {self._missing()}")
+
+    @property
+    def engine_ranks_managed(self) -> list[int]:
+        """Return the data-parallel ranks this client may use now, in order."""
+        return self._driver.core.ranks()
+
+    @property
+    def core_engines(self) -> list[bytes]:
+        """Return the identity of each rank this client may use: 2 bytes, little-endian."""
+        return [engine_identity(rank) for rank in self.engine_ranks_managed]
+
+    @property
+    def core_engine(self) -> bytes:
+        """Return the identity of the first of them.
+
+        Raises:
+            EngineNotReadyError: no engine has an address yet.
+        """
+        engines = self.core_engines
+        if not engines:
+            raise self._driver.core.nobody()
+        return engines[0]
+
+    @property
+    def utility_results(self) -> dict[int, Any]:
+        """Return the future of each utility call that waits for its reply, by call id."""
+        return self._driver.core.pending_calls()
+
+    @property
+    def engines_running(self) -> bool:
+        """Whether engines that step together are doing so, as far as this client knows."""
+        return self._driver.core.waves.engines_running
+
+    def dp_engines_running(self) -> bool:
+        """Say whether engines that step together are doing so now; see EngineCoreClient."""
+        return self.engines_running
+
+    def close(self) -> None:
+        """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
+        self._finalizer()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Close the client; see EngineCoreClient."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        self.close()
+
+    def _check_open(self) -> None:
+        self._driver.check_process()
+        if self._driver.core.closed or not self._finalizer.alive:
+            raise ClientClosedError("the client is closed; create another one")
+
+    def _missing(self) -> str:
+        return "; ".join(self._driver.core.missing(self._driver.clock()))
+
+    def _startup_error(self, *, expired: bool) -> EngineCoreError | None:
+        """Return why waiting for engines ends without success, or None while it goes on."""
+        refusal = self._driver.core.refusal()
+        if refusal is not None:
+            return ProtocolMismatchError(f"an engine refuses this client: {refusal}")
+        if not expired:
+            return None
+        return StartupTimeoutError(
+            f"not every engine of {self._driver.source.describe()} was ready within "
+            f"{self._ready_timeout:g} s: {self._missing()}"
+        )
+
+
+def check_place(client_count: int, client_index: int) -> None:
+    """Refuse a place among clients that cannot be.
+
+    Raises:
+        RequestRejectedError: `field` names the culprit.
+    """
+    if type(client_count) is not int or client_count < 1:
+        raise _wrong("client_count", client_count, "1 or more, the number of clients")
+    if type(client_index) is not int or not 0 <= client_index < client_count:
+        raise _wrong(
+            "client_index", client_index, f"0 to {client_count - 1}; raise client_count if need be"
+        )
+
+
+def check_seconds(field: str, seconds: float) -> None:
+    """Refuse what is no time span.
+
+    Raises:
+        RequestRejectedError: it is none.
+    """
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise _wrong(field, seconds, "seconds, 0 or more")
+
+
+def check_ids(request_ids: Sequence[str]) -> None:
+    """Refuse what are no request ids; a single string would be taken for its characters.
+
+    Raises:
+        RequestRejectedError: they are none.
+    """
+    plain = isinstance(request_ids, Collection) and not isinstance(request_ids, str | bytes)
+    if not plain or not all(isinstance(name, str) for name in request_ids):
+        raise _wrong("request_ids", request_ids, "a list of request ids")
+
+
+def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
+    return RequestRejectedError(f"{field}: got {value!r}, allowed: {allowed}", field=field)
