@@ -28,7 +28,6 @@ import json
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -37,6 +36,8 @@ from typing import Any
 
 import msgspec
 import zmq
+from stub_launcher import launch
+from stub_options import parse
 
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.handshake import (
@@ -57,9 +58,6 @@ from enginecore_wire.outputs import (
     UtilityResult,
 )
 from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
-
-LAUNCHER_LINGER_SECONDS = 4.0
-"""vLLM's launcher outlives a killed EngineCore this long and then exits with code 0."""
 
 
 class Running(msgspec.Struct):
@@ -367,45 +365,11 @@ class StubEngine:
         self._stopping = True
 
 
-def launch(arguments: Sequence[str]) -> int:
-    """Run the engine as a child, as vLLM's headless launcher does."""
-    child = subprocess.Popen([sys.executable, __file__, *arguments])
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    code = child.wait()
-    if code < 0:
-        time.sleep(LAUNCHER_LINGER_SECONDS)
-        return 0
-    return code
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", nargs="?", default="stub", help="ignored")
-    parser.add_argument("--data-parallel-address", default="127.0.0.1")
-    parser.add_argument("--data-parallel-rpc-port", type=int, required=True)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--tokens", type=int, default=8, help="most tokens per request")
-    parser.add_argument("--payload-bytes", type=int, default=0, help="padding per output")
-    parser.add_argument("--token-seconds", type=float, default=0.0, help="time of one step")
-    parser.add_argument("--steps", type=int, default=1, help="steps between looks at the input")
-    parser.add_argument("--threads", action="store_true", help="vLLM's three threads")
-    parser.add_argument("--load-seconds", type=float, default=0.0)
-    parser.add_argument("--load-log", action="store_true", help="log while loading")
-    parser.add_argument("--max-model-len", type=int, default=2048)
-    parser.add_argument("--max-num-seqs", type=int, default=256)
-    parser.add_argument("--vocab-size", type=int, default=1000)
-    parser.add_argument("--stats", action="store_true", help="attach scheduler stats")
-    parser.add_argument("--ignore", action="store_true", help="take requests, answer none")
-    parser.add_argument("--fail", choices=["start", "load", "stall"], help="where to fail")
-    parser.add_argument("--launcher", action="store_true", help="run as a child of a launcher")
-    parser.add_argument("--print-environment", help="print this variable's value as JSON")
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.launcher:
-        return launch([item for item in arguments if item != "--launcher"])
+        rest = [item for item in arguments if item != "--launcher"]
+        return launch([sys.executable, __file__, *rest])
     if options.print_environment:
         print("stub:", json.dumps(os.environ.get(options.print_environment)), flush=True)
     if options.fail == "start":

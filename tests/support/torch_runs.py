@@ -20,6 +20,9 @@ THREADS = 1
 
 STEP_LIMIT = 20_000
 
+MAX_POSITIONS = 256
+"""Of the tiny model that unit tests of the core share."""
+
 
 def make_core(model: Path, **settings: Any) -> EngineCore:
     """Return an engine over `model`; `settings` are fields of EngineConfig."""

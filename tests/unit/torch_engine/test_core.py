@@ -1,18 +1,13 @@
-"""The EngineCore in this process, over a tiny model: ends, outputs, calls, memory."""
+"""The EngineCore in this process, over a tiny model: what it takes, ends, outputs."""
 
-import gc
-import json
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
-from enginecore_torch import attention
 from enginecore_torch.build import build_engine
 from enginecore_torch.config import EngineConfig
 from enginecore_torch.core import CoreOptions, EngineCore
@@ -26,29 +21,10 @@ from enginecore_wire.requests import (
     SamplingParams,
     StructuredOutputs,
 )
-from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
-from support.torch_runs import generate, make_core, request, run, tokens_of
+from support.tiny_llama import VOCAB_SIZE
+from support.torch_runs import MAX_POSITIONS, generate, make_core, request, run, tokens_of
 
-MAX_POSITIONS = 256
 PROMPT = [5, 6, 7, 8]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("model"), MAX_POSITIONS)
-
-
-@pytest.fixture(scope="module")
-def shared(model: Path) -> EngineCore:
-    """An engine for tests that leave it without requests."""
-    return make_core(model)
-
-
-@pytest.fixture
-def core(shared: EngineCore) -> Iterator[EngineCore]:
-    yield shared
-    assert not shared.has_work()
-    assert shared.load == (0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -245,112 +221,6 @@ def test_seeds_survive_preemption(model: Path) -> None:
     assert {name: tokens_of(parts) for name, parts in together.items()} == alone
 
 
-def test_the_cache_is_allocated_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    allocate, shapes = attention._zeros, []
-
-    def counted(shape: tuple[int, ...], *more: Any) -> torch.Tensor:
-        shapes.append(shape)
-        return allocate(shape, *more)
-
-    monkeypatch.setattr(attention, "_zeros", counted)
-    core = make_core(model, num_blocks=14, block_size=4, max_model_len=48)
-    cache = core._runner._cache
-
-    def places() -> list[int]:
-        views = [cache._storage, *cache._layers, *cache._tokens]
-        return [view.untyped_storage().data_ptr() for view in views]
-
-    before, preempted = places(), False
-    assert len(set(before)) == 1
-    for turn in range(20):
-        asked = [request(f"{turn}-{i}", [turn, i] * 5, max_tokens=30) for i in range(3)]
-        events = [
-            e.type for parts in run(core, *asked).values() for p in parts for e in p.events or ()
-        ]
-        preempted |= EventType.PREEMPTED in events
-        core.call("reset_prefix_cache", [])
-    assert preempted
-    assert places() == before
-    assert core._runner._cache is cache
-    assert len(shapes) == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "args", "value"),
-    [
-        ("get_supported_tasks", [], ["generate"]),
-        ("get_weight_version", [], "default"),
-        ("list_loras", [], []),
-        ("is_sleeping", [], False),
-        ("is_scheduler_paused", [], False),
-        ("reset_prefix_cache", [], True),
-        ("reset_prefix_cache", [False, False], True),
-        ("reset_mm_cache", [], None),
-        ("reset_encoder_cache", [], None),
-        ("execute_dummy_batch", [], None),
-    ],
-)
-def test_calls(core: EngineCore, method: str, args: list[Any], value: Any) -> None:
-    assert core.call(method, args) == value
-
-
-@pytest.mark.parametrize(
-    ("mode", "during"),
-    [("abort", {"old": FinishReason.ABORT}), ("wait", {"old": FinishReason.LENGTH}), ("keep", {})],
-)
-@pytest.mark.parametrize(
-    ("pause", "resume"),
-    [
-        (lambda mode: ("pause_scheduler", [mode, True]), "resume_scheduler"),
-        (lambda mode: ("sleep", [0, mode]), "wake_up"),
-    ],
-    ids=["pause", "sleep"],
-)
-def test_pausing(
-    core: EngineCore, mode: str, during: dict[str, FinishReason], pause: Any, resume: str
-) -> None:
-    core.add_request(request("old", PROMPT, max_tokens=5))
-    core.step()
-    core.call(*pause(mode))
-    assert core.call("is_sleeping", []) is True
-    core.add_request(request("new", PROMPT, max_tokens=5))
-    ended = {}
-    while core.has_work():
-        for message in core.step().values():
-            for output in message.outputs:
-                ended[output.request_id] = output.finish_reason
-    assert ended == during
-    core.call(resume, [])
-    assert core.call("is_scheduler_paused", []) is False
-    left = {"new"} if during else {"old", "new"}
-    while core.has_work():
-        for message in core.step().values():
-            left -= {o.request_id for o in message.outputs if o.finish_reason is not None}
-    assert not left
-
-
-def test_resetting_the_cache_with_requests_running(core: EngineCore) -> None:
-    core.add_request(request("a", PROMPT, max_tokens=8))
-    core.step()
-    assert core.call("reset_prefix_cache", []) is False
-    assert core.call("reset_prefix_cache", [True]) is True
-    assert core.load == (1, 0)
-    while core.has_work():
-        core.step()
-
-
-def test_profile_writes_a_trace(model: Path, tmp_path: Path) -> None:
-    core = make_core(model, profile_dir=tmp_path / "traces")
-    with pytest.raises(ValueError, match="profile: it is not running"):
-        core.call("profile", [False])
-    core.call("profile", [True, "../outside"])
-    run(core, request("a", PROMPT, max_tokens=2))
-    core.call("profile", [False, "../outside"])
-    (trace,) = (tmp_path / "traces").iterdir()
-    names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
-    assert "aten::embedding" in names
-
-
 def test_shutdown_ends_every_request(model: Path) -> None:
     core = make_core(model)
     for name in "ab":
@@ -362,42 +232,6 @@ def test_shutdown_ends_every_request(model: Path) -> None:
         ("a", FinishReason.ABORT), ("b", FinishReason.ABORT),
     ]  # fmt: skip
     assert not core.has_work()
-
-
-@pytest.mark.timeout(240)
-def test_memory_stays_flat_over_a_thousand_requests(model: Path) -> None:
-    core, random = make_core(model, max_num_seqs=32), Random(5)
-
-    def hundred(turn: int) -> None:
-        asked = []
-        for index in range(100):
-            prompt = [random.randrange(VOCAB_SIZE) for _ in range(random.randrange(1, 40))]
-            params: dict[str, Any] = {"max_tokens": random.randrange(1, 8)}
-            if index % 3 == 0:
-                params |= {"temperature": 1.0, "seed": index, "top_p": 0.9, "logprobs": 2,
-                           "repetition_penalty": 1.1, "prompt_logprobs": 1}  # fmt: skip
-            asked.append(request(f"{turn}-{index}", prompt, **params))
-        run(core, *asked)
-        assert core.load == (0, 0)
-        assert core.gauges().kv_cache_usage == 0.0
-
-    for turn in range(4):  # every kernel that these sizes need is compiled once
-        hundred(turn)
-    before = resident()
-    for turn in range(4, 14):
-        hundred(turn)
-    assert resident() - before < 16 << 20
-    runner = core._runner
-    assert not runner._prompt_logprobs
-    assert not runner._sampler._seeded
-    assert not runner._sampler._shapers
-
-
-def resident() -> int:
-    """Return the bytes this process holds once garbage is gone."""
-    gc.collect()
-    bytes_: int = psutil.Process().memory_info().rss
-    return bytes_
 
 
 def test_results_need_no_gradients(core: EngineCore) -> None:
