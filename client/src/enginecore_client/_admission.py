@@ -10,14 +10,10 @@ from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Ready
 from enginecore_wire.problems import FieldProblem, RequestLimits
+from enginecore_wire.prompt_rules import prompt_length
 from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
 from enginecore_wire.utility import UTILITY_METHODS
-from enginecore_wire.validation import (
-    check_request,
-    checked_decoder,
-    decode_problem,
-    prompt_length,
-)
+from enginecore_wire.validation import check_request, checked_decoder, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
 _LAST_RANK: Final = 65535
@@ -67,11 +63,13 @@ class Admission:
             frames = self._encoder.encode(complete)
             self._decoder.decode(frames[0], frames[1:])
         except msgspec.DecodeError as error:
-            raise rejected(decode_problem(error), request.request_id) from error
+            raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:
-            field = self._unsendable(complete)
+            field, value = self._unsendable(complete)
             raise RequestRejectedError(
-                f"{field or 'request'}: {error}", field=field, request_ids=[request.request_id]
+                f"{field or 'request'}: got {shown(value)}, which cannot travel: {error}",
+                field=field,
+                request_ids=[request.request_id],
             ) from error
         problem = check_request(complete, self._limits_of(request), tokens_checked=True)
         if problem is not None:
@@ -103,16 +101,18 @@ class Admission:
         """Return the frames of ABORT."""
         return [RequestType.ABORT, *self._encoder.encode(internal_ids)]
 
-    def _unsendable(self, message: msgspec.Struct) -> str:
-        """Return the path of the first field that cannot be encoded, or ""."""
+    def _unsendable(self, message: msgspec.Struct) -> tuple[str, Any]:
+        """Return path and value of the first field that cannot be encoded; "" for none."""
         for name in message.__struct_fields__:
             value = getattr(message, name)
             try:
                 self._encoder.encode(value)
             except _UNSENDABLE:
-                inner = self._unsendable(value) if isinstance(value, msgspec.Struct) else ""
-                return f"{name}.{inner}" if inner else name
-        return ""
+                if isinstance(value, msgspec.Struct):
+                    inner, found = self._unsendable(value)
+                    return (f"{name}.{inner}", found) if inner else (name, value)
+                return name, value
+        return "", message
 
     def _sampling(self, request: EngineCoreRequest) -> Any:
         params = request.sampling_params

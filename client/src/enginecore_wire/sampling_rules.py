@@ -82,7 +82,7 @@ def _check_numbers(params: SamplingParams) -> FieldProblem | None:
     if params.top_k < -1:
         return _bad("top_k", params.top_k, "at least 1, or 0 to consider all tokens")
     if params.n != 1:
-        return _bad("n", params.n, "1", "send one request per sequence")
+        return _bad("n", params.n, "1", "use generate, which sends one request per sequence")
     if params.seed is not None and not SEED_MINIMUM <= params.seed <= SEED_MAXIMUM:
         return _bad("seed", params.seed, "64-bit signed integers")
     return None
@@ -100,8 +100,12 @@ def _check_lengths(params: SamplingParams, limits: RequestLimits) -> FieldProble
             least,
             f"0 to max_tokens ({most}) and max_model_len ({limits.max_model_len})",
         )
-    if params.stream_interval is not None and params.stream_interval < 1:
-        return _bad("stream_interval", params.stream_interval, "at least 1")
+    if params.stream_interval is not None and not 1 <= params.stream_interval <= MAX_COUNT:
+        return _bad("stream_interval", params.stream_interval, f"1 to {MAX_COUNT}")
+    if not 0 <= params.output_text_buffer_length <= MAX_COUNT:
+        return _bad(
+            "output_text_buffer_length", params.output_text_buffer_length, f"0 to {MAX_COUNT}"
+        )
     budget = params.thinking_token_budget
     if budget is not None and not -1 <= budget <= MAX_COUNT:
         return _bad("thinking_token_budget", budget, "0 or more, or -1 for no bound")

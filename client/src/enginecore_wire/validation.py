@@ -7,28 +7,40 @@ request and RequestLimits alone; that ids are unique is for the holder of the re
 """
 
 import re
-from typing import Annotated, Any, Final
+from math import isfinite
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 
-from enginecore_wire.codec import MsgpackDecoder
+from enginecore_wire.codec import Buffer, MsgpackDecoder
 from enginecore_wire.control import RejectCode
-from enginecore_wire.problems import FieldProblem, RequestLimits, outside, too_large
-from enginecore_wire.requests import EngineCoreRequest, LoRARequest, OutputKind, PoolingParams
-from enginecore_wire.sampling_rules import MAX_NESTING, check_sampling, nests_deeper
-from enginecore_wire.tensors import Tensor
+from enginecore_wire.problems import FieldProblem, RequestLimits, outside
+from enginecore_wire.prompt_rules import check_prompt, prompt_length
+from enginecore_wire.requests import (
+    EngineCoreRequest,
+    LateInteraction,
+    LoRARequest,
+    OutputKind,
+    PoolingParams,
+)
+from enginecore_wire.sampling_rules import MAX_COUNT, MAX_NESTING, check_sampling, nests_deeper
 
 MAX_REQUEST_ID: Final = 1024
-"""Characters of a request id: the engine repeats it with every token."""
+"""Characters of a request id: the engine repeats it with every token. The same for other ids."""
+
+MAX_ADAPTER_ID: Final = 2**63 - 1
+"""The workers keep adapter ids as 64-bit integers."""
 
 REQUIRED_POSITIONS: Final = 9
 """Positions of ADD without which vLLM's decoder gives up."""
 
 GENERATION_TASKS: Final = frozenset({"generate", "transcription", "realtime"})
-EMBEDDING_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
+LATE_INTERACTION_MODES: Final = ("cache_query", "score_doc")
+SHOWN_CHARACTERS: Final = 80
+"""Of a wrong value, in an error."""
 
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_FIRST_INDEX = re.compile(r"^\[(\d+)\]")
+_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\[(\d+)\]|\[(\.\.\.)\]|\.(\w+)")
 
 
 def checked_decoder(vocab_size: int) -> MsgpackDecoder[EngineCoreRequest]:
@@ -52,18 +64,64 @@ def checked_decoder(vocab_size: int) -> MsgpackDecoder[EngineCoreRequest]:
     return MsgpackDecoder(checked)  # type: ignore[arg-type]
 
 
-def decode_problem(error: msgspec.DecodeError) -> FieldProblem:
-    """Return what a failed decode of an ADD body says about the request."""
+def decode_problem(error: msgspec.DecodeError, body: Buffer | None = None) -> FieldProblem:
+    """Return what a failed decode of an ADD body says about the request.
+
+    Args:
+        error: what the decoder raised.
+        body: what it was given; the problem then tells the wrong value.
+    """
     match = _PATH.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
-    first = _FIRST_INDEX.match(path)
-    names = EngineCoreRequest.__struct_fields__
-    if first and int(first[1]) < len(names):
-        path = names[int(first[1])] + path[first.end() :]
-    place = path or "request"
+    field = _named(path)
+    value = None if body is None else _value_at(body, path)
+    if value is not None:
+        what = f"got {value}, {what[:1].lower()}{what[1:].partition(', got')[0]}"
     return FieldProblem(
-        path, f"{place}: {what}; send a value of that type and range", RejectCode.INVALID_REQUEST
+        field,
+        f"{field or 'request'}: {what}; send a value of that type and range",
+        RejectCode.INVALID_REQUEST,
     )
+
+
+def _named(path: str) -> str:
+    """Return a path with the names of positions: `[3].top_p` is `sampling_params.top_p`."""
+    named = ""
+    inside: Any = EngineCoreRequest
+    for step in _STEP.finditer(path):
+        index, _, key = step.groups()
+        fields = msgspec.structs.fields(inside) if inside else ()
+        found = fields[int(index) :][:1] if index else [f for f in fields if f.encode_name == key]
+        named += "".join(f".{field.encode_name}" for field in found) or step.group()
+        kinds = [kind for field in found for kind in (field.type, *get_args(field.type))]
+        inside = next((kind for kind in kinds if _is_struct(kind)), None)
+    return named.removeprefix(".")
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error's text, not longer than a line."""
+    text = "nil" if value is None else repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def _value_at(body: Buffer, path: str) -> str | None:
+    """Return the value at a path as a reader may see it; None where it cannot be told."""
+    try:
+        value: Any = msgspec.msgpack.decode(body, ext_hook=lambda *_: "an extension")
+        for step in _STEP.finditer(path):
+            index, rest, key = step.groups()
+            if rest:
+                return None
+            value = value[int(index) if index else key]
+    except (msgspec.DecodeError, RecursionError, LookupError, TypeError):
+        return None
+    if not path or isinstance(value, dict | list):
+        return None
+    return shown(value)
 
 
 def check_request(
@@ -76,22 +134,51 @@ def check_request(
         limits: what that engine can take.
         tokens_checked: the prompt's token ids came out of `checked_decoder`.
     """
-    if not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
-        return outside(
-            "request_id", f"{len(request.request_id)} characters", f"1 to {MAX_REQUEST_ID}"
-        )
+    return (
+        _check_names(request)
+        or _check_plain(request)
+        or _check_nesting(request)
+        or check_prompt(request, limits, tokens_checked=tokens_checked)
+        or _check_lora(request.lora_request, limits)
+        or _check_params(request, limits)
+    )
+
+
+def _check_names(request: EngineCoreRequest) -> FieldProblem | None:
+    for field, least in (
+        ("request_id", 1),
+        ("external_req_id", 0),
+        ("session_id", 0),
+        ("cache_salt", 1),
+    ):
+        name: str | None = getattr(request, field)
+        if name is not None and not least <= len(name) <= MAX_REQUEST_ID:
+            return outside(field, f"{len(name)} characters", f"{least} to {MAX_REQUEST_ID}")
+    return None
+
+
+def _check_plain(request: EngineCoreRequest) -> FieldProblem | None:
+    if not isfinite(request.arrival_time) or request.arrival_time < 0:
+        return outside("arrival_time", str(request.arrival_time), "seconds since 1970, 0 or more")
+    for field, highest in (
+        ("client_index", MAX_COUNT),
+        ("current_wave", MAX_COUNT),
+        ("data_parallel_rank", MAX_COUNT),
+    ):
+        number: int | None = getattr(request, field)
+        if number is not None and not 0 <= number <= highest:
+            return outside(field, str(number), f"0 to {highest}")
     if request.resumable:
         return outside("resumable", "true", "false", "streaming sessions are not supported")
+    if request.abort_immediately:
+        return outside(
+            "abort_immediately", "true", "false", "such a request never ends; do not send it"
+        )
     if request.mm_features:
         return outside(
             "mm_features", f"{len(request.mm_features)} features", "none", "send token ids alone"
         )
-    return (
-        _check_nesting(request)
-        or _check_prompt(request, limits, tokens_checked)
-        or _check_lora(request.lora_request, limits)
-        or _check_params(request, limits)
-    )
+    return None
 
 
 def _check_nesting(request: EngineCoreRequest) -> FieldProblem | None:
@@ -106,101 +193,17 @@ def _check_nesting(request: EngineCoreRequest) -> FieldProblem | None:
     return None
 
 
-def _check_prompt(
-    request: EngineCoreRequest, limits: RequestLimits, tokens_checked: bool
-) -> FieldProblem | None:
-    tokens, embeds = request.prompt_token_ids, request.prompt_embeds
-    if embeds is not None or request.prompt_is_token_ids is not None:
-        problem = _check_embeds(request, limits)
-        if problem:
-            return problem
-    if tokens is None and embeds is None:
-        return outside("prompt_token_ids", "nil", "at least one token id")
-    length = prompt_length(request)
-    name = "prompt_embeds" if tokens is None else "prompt_token_ids"
-    if length == 0:
-        return outside(name, "an empty prompt", "at least one token")
-    room = 1 if request.pooling_params is None else 0
-    if length + room > limits.max_model_len:
-        return too_large(
-            name,
-            f"{length} tokens",
-            f"at most {limits.max_model_len - room} (max_model_len {limits.max_model_len})",
-            "shorten the prompt",
-        )
-    if limits.prompt_tokens and length > limits.prompt_tokens:
-        return too_large(
-            name, f"{length} tokens", f"at most {limits.prompt_tokens}", "shorten the prompt"
-        )
-    if tokens is not None and not tokens_checked:
-        low, high = min(tokens), max(tokens)
-        if low < 0 or high >= limits.vocab_size:
-            bad = low if low < 0 else high
-            return outside(
-                f"prompt_token_ids[{tokens.index(bad)}]",
-                str(bad),
-                f"0 to {limits.vocab_size - 1}",
-                "use this model's tokenizer",
-            )
-    return None
-
-
-def prompt_length(request: EngineCoreRequest) -> int:
-    """Return the positions the prompt takes, in tokens."""
-    if request.prompt_token_ids is not None:
-        return len(request.prompt_token_ids)
-    if request.prompt_embeds is not None and request.prompt_embeds.shape:
-        return request.prompt_embeds.shape[0]
-    return 0
-
-
-def _check_embeds(request: EngineCoreRequest, limits: RequestLimits) -> FieldProblem | None:
-    tokens, embeds, mask = (
-        request.prompt_token_ids,
-        request.prompt_embeds,
-        request.prompt_is_token_ids,
-    )
-    if embeds is None:
-        return outside("prompt_is_token_ids", "a mask", "nil without prompt_embeds")
-    if not limits.hidden_size:
-        return outside("prompt_embeds", "a tensor", "nil", "this engine takes token ids only")
-    problem = _check_embeds_tensor(embeds, limits.hidden_size)
-    if problem:
-        return problem
-    if tokens is not None and len(tokens) != embeds.shape[0]:
-        return outside(
-            "prompt_token_ids", f"{len(tokens)} ids", f"{embeds.shape[0]}, as prompt_embeds has"
-        )
-    if (mask is None) != (tokens is None):
-        return outside(
-            "prompt_is_token_ids",
-            "nil" if mask is None else "a mask",
-            "a mask exactly when prompt_token_ids come with prompt_embeds",
-        )
-    if mask is not None and len(mask) != embeds.shape[0]:
-        return outside(
-            "prompt_is_token_ids", f"{len(mask)} items", f"{embeds.shape[0]}, one per position"
-        )
-    return None
-
-
-def _check_embeds_tensor(embeds: Tensor, hidden_size: int) -> FieldProblem | None:
-    if embeds.dtype not in EMBEDDING_DTYPES:
-        return outside("prompt_embeds", f"dtype {embeds.dtype}", "float16, bfloat16 or float32")
-    if len(embeds.shape) != 2 or embeds.shape[1] != hidden_size:
-        return outside(
-            "prompt_embeds", f"shape {list(embeds.shape)}", f"[prompt tokens, {hidden_size}]"
-        )
-    return None
-
-
 def _check_lora(lora: LoRARequest | None, limits: RequestLimits) -> FieldProblem | None:
     if lora is None:
         return None
     if not limits.supports_lora:
         return outside("lora_request", repr(lora.lora_name), "nil", "this engine has no LoRA")
-    if lora.lora_int_id < 1:
-        return outside("lora_request.lora_int_id", str(lora.lora_int_id), "at least 1")
+    if not 1 <= lora.lora_int_id <= MAX_ADAPTER_ID:
+        return outside(
+            "lora_request.lora_int_id",
+            str(lora.lora_int_id),
+            f"at least 1, at most {MAX_ADAPTER_ID}",
+        )
     if not lora.lora_path or not lora.lora_name:
         empty = "lora_name" if lora.lora_path else "lora_path"
         return outside(f"lora_request.{empty}", "an empty string", "a name and a path")
@@ -229,8 +232,42 @@ def _check_pooling(pooling: PoolingParams, limits: RequestLimits) -> FieldProble
         return outside(
             "pooling_params.output_kind", pooling.output_kind.name, OutputKind.FINAL_ONLY.name
         )
-    if pooling.dimensions is not None and pooling.dimensions < 1:
+    if pooling.dimensions is not None and not 1 <= pooling.dimensions <= MAX_COUNT:
         return outside("pooling_params.dimensions", str(pooling.dimensions), "at least 1")
+    return _check_step_ids(pooling, limits.vocab_size) or _check_late(
+        pooling.late_interaction_params
+    )
+
+
+def _check_step_ids(pooling: PoolingParams, vocab_size: int) -> FieldProblem | None:
+    """Hold token ids to the vocabulary: they index what a worker computed."""
+    step, returned = pooling.step_tag_id, pooling.returned_token_ids
+    if step is not None and not 0 <= step < vocab_size:
+        return outside("pooling_params.step_tag_id", str(step), f"0 to {vocab_size - 1}")
+    if returned is not None and not returned:
+        return outside(
+            "pooling_params.returned_token_ids", "an empty array", "nil, or at least one token id"
+        )
+    for token in returned or ():
+        if not 0 <= token < vocab_size:
+            return outside(
+                "pooling_params.returned_token_ids", f"token id {token}", f"0 to {vocab_size - 1}"
+            )
+    return None
+
+
+def _check_late(late: LateInteraction | None) -> FieldProblem | None:
+    if late is None:
+        return None
+    prefix = "pooling_params.late_interaction_params"
+    if late.mode not in LATE_INTERACTION_MODES:
+        return outside(f"{prefix}.mode", repr(late.mode), " or ".join(LATE_INTERACTION_MODES))
+    if not 1 <= len(late.query_key) <= MAX_REQUEST_ID:
+        return outside(
+            f"{prefix}.query_key", f"{len(late.query_key)} characters", f"1 to {MAX_REQUEST_ID}"
+        )
+    if late.query_uses is not None and not 1 <= late.query_uses <= MAX_COUNT:
+        return outside(f"{prefix}.query_uses", str(late.query_uses), f"1 to {MAX_COUNT}, or nil")
     return None
 
 

@@ -13,15 +13,11 @@ from enginecore_server.arrays import with_item
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import Limits, Phase, Reject, RejectCode
 from enginecore_wire.problems import FieldProblem, RequestLimits
+from enginecore_wire.prompt_rules import prompt_length
 from enginecore_wire.requests import EngineCoreRequest, UtilityCall
 from enginecore_wire.sampling_rules import MAX_NESTING, nests_deeper
 from enginecore_wire.utility import UTILITY_METHODS, Role
-from enginecore_wire.validation import (
-    check_request,
-    checked_decoder,
-    decode_problem,
-    prompt_length,
-)
+from enginecore_wire.validation import check_request, checked_decoder, decode_problem
 
 Buffer = bytes | memoryview
 
@@ -100,7 +96,7 @@ class Admission:
         try:
             request = self._add.decode(body, aux)
         except (msgspec.DecodeError, ValueError) as error:
-            return _refuse(_decode_problem(error), request_id=request_id_of(body))
+            return _refuse(_decode_problem(error, body), request_id=request_id_of(body))
         problem = check_request(request, self._model, tokens_checked=True)
         if problem is not None:
             return _refuse(problem, request_id=request.request_id)
@@ -262,9 +258,9 @@ def _is_public_name(first: list[Any]) -> bool:
     return isinstance(name, str) and name.isidentifier() and not name.startswith("_")
 
 
-def _decode_problem(error: Exception) -> FieldProblem:
+def _decode_problem(error: Exception, body: Buffer) -> FieldProblem:
     if isinstance(error, msgspec.DecodeError):
-        return decode_problem(error)
+        return decode_problem(error, body)
     return FieldProblem("", f"request: {error}", RejectCode.INVALID_REQUEST)
 
 

@@ -1,5 +1,6 @@
 """Requests that would harm an engine are refused, each with field, value, limit and remedy."""
 
+from math import nan
 from typing import Any
 
 import msgspec
@@ -8,17 +9,19 @@ import pytest
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import RejectCode
 from enginecore_wire.problems import RequestLimits
+from enginecore_wire.prompt_rules import prompt_length
 from enginecore_wire.requests import (
     EngineCoreRequest,
     KvHintAction,
     KvHints,
+    LateInteraction,
     LoRARequest,
     OutputKind,
     PoolingParams,
     SamplingParams,
 )
 from enginecore_wire.tensors import Tensor
-from enginecore_wire.validation import check_request, checked_decoder, decode_problem, prompt_length
+from enginecore_wire.validation import check_request, checked_decoder, decode_problem
 
 VOCAB = 100
 LIMITS = RequestLimits(vocab_size=VOCAB, max_model_len=16)
@@ -38,6 +41,10 @@ def _pooling(**changes):
     return _request(sampling_params=None, pooling_params=PoolingParams(**changes))
 
 
+def _late(*late):
+    return _pooling(task="embed", late_interaction_params=LateInteraction(*late))
+
+
 def _embeds(rows, columns=4, dtype="bfloat16", item=2):
     return Tensor(dtype, (rows, columns), bytes(rows * columns * item))
 
@@ -55,6 +62,9 @@ def _embeds(rows, columns=4, dtype="bfloat16", item=2):
         (_request(prompt_token_ids=None, prompt_embeds=_embeds(3)), EMBEDS),
         (_request(prompt_embeds=_embeds(3), prompt_is_token_ids=[True, False, True]), EMBEDS),
         (_pooling(task="embed"), POOLER),
+        (_pooling(task="embed", step_tag_id=0, returned_token_ids=[0, VOCAB - 1]), POOLER),
+        (_late("cache_query", "q", 1), POOLER),
+        (_late("score_doc", "q"), POOLER),
         (_request(sampling_params=None, pooling_params=PoolingParams(task="embed"),
                   prompt_token_ids=[1] * 16), POOLER),
     ],
@@ -70,6 +80,15 @@ for _ in range(64):
 BAD = [
     (_request(request_id=""), LIMITS, "request_id", INVALID, "0 characters"),
     (_request(request_id="x" * 1025), LIMITS, "request_id", INVALID, "1 to 1024"),
+    (_request(external_req_id="x" * 1025), LIMITS, "external_req_id", INVALID, "0 to 1024"),
+    (_request(session_id="x" * 1025), LIMITS, "session_id", INVALID, "0 to 1024"),
+    (_request(cache_salt=""), LIMITS, "cache_salt", INVALID, "1 to 1024"),
+    (_request(arrival_time=nan), LIMITS, "arrival_time", INVALID, "got nan"),
+    (_request(arrival_time=-1.0), LIMITS, "arrival_time", INVALID, "0 or more"),
+    (_request(client_index=-1), LIMITS, "client_index", INVALID, "0 to 2147483647"),
+    (_request(current_wave=2**31), LIMITS, "current_wave", INVALID, "got 2147483648"),
+    (_request(data_parallel_rank=-1), LIMITS, "data_parallel_rank", INVALID, "got -1"),
+    (_request(abort_immediately=True), LIMITS, "abort_immediately", INVALID, "never ends"),
     (_request(resumable=True), LIMITS, "resumable", INVALID, "streaming sessions"),
     (_request(reasoning_parser_kwargs={"a": DEEP}), LIMITS, "reasoning_parser_kwargs", INVALID,
      "at most 64 levels"),
@@ -106,6 +125,8 @@ BAD = [
     (_request(lora_request=LoRARequest("a", 1, "/a")), LIMITS, "lora_request", INVALID, "no LoRA"),
     (_request(lora_request=LoRARequest("a", 0, "/a")), LORA,
      "lora_request.lora_int_id", INVALID, "at least 1"),
+    (_request(lora_request=LoRARequest("a", 2**63, "/a")), LORA,
+     "lora_request.lora_int_id", INVALID, "at most"),
     (_request(lora_request=LoRARequest("a", 1, "")), LORA, "lora_request.lora_path", INVALID,
      "empty"),
     (_request(lora_request=LoRARequest("", 1, "/a")), LORA, "lora_request.lora_name", INVALID,
@@ -120,6 +141,20 @@ BAD = [
     (_pooling(task="embed", output_kind=OutputKind.DELTA), POOLER,
      "pooling_params.output_kind", INVALID, "FINAL_ONLY"),
     (_pooling(task="embed", dimensions=0), POOLER, "pooling_params.dimensions", INVALID, "got 0"),
+    (_pooling(task="embed", step_tag_id=VOCAB), POOLER, "pooling_params.step_tag_id", INVALID,
+     "0 to 99"),
+    (_pooling(task="embed", returned_token_ids=[]), POOLER, "pooling_params.returned_token_ids",
+     INVALID, "empty"),
+    (_pooling(task="embed", returned_token_ids=[1, -1]), POOLER,
+     "pooling_params.returned_token_ids", INVALID, "token id -1"),
+    (_late("other", "q"), POOLER, "pooling_params.late_interaction_params.mode", INVALID,
+     "cache_query or score_doc"),
+    (_late("cache_query", ""), POOLER, "pooling_params.late_interaction_params.query_key",
+     INVALID, "0 characters"),
+    (_late("cache_query", "q", 0), POOLER, "pooling_params.late_interaction_params.query_uses",
+     INVALID, "got 0"),
+    (_pooling(task="embed", extra_kwargs={"a": DEEP}), POOLER, "pooling_params.extra_kwargs",
+     INVALID, "at most 64 levels"),
     (_request(sampling_params=SamplingParams(temperature=5.0)), LIMITS,
      "sampling_params.temperature", INVALID, "got 5.0"),
 ]  # fmt: skip
@@ -156,6 +191,29 @@ def test_checked_decoder_returns_a_request():
 def test_checked_decoder_has_the_positions_of_the_request():
     checked = type(checked_decoder(VOCAB).decode(_body(_request())))
     assert checked.__struct_fields__ == EngineCoreRequest.__struct_fields__
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (_tree(_1=[1, VOCAB]), "prompt_token_ids[1]: got 100, expected `int` <= 99; send"),
+        (_tree(_0=7), "request_id: got 7, expected `str`; send"),
+        (_tree(_3={"temperature": None}), "sampling_params.temperature: got nil, expected `float`"),
+        (_tree(_3={"seed": "s" * 200}), f"sampling_params.seed: got '{'s' * 79}…, expected"),
+        (_tree(_6=["a", "b", "/a"]), "lora_request.lora_int_id: got 'b', expected `int`"),
+        (_tree(_4=[*[None] * 5, False, None, [1, "q"]]),
+         "pooling_params.late_interaction_params.mode: got 1, expected `str`"),
+        (_tree(_21=["1", "m", 5]), "kv_hints: expected `object | null`, got `array`"),
+        (_tree(_14={"a": 1}), "trace_headers[...]: expected `str`, got `int`"),
+        (_tree(_14={1: "a"}), "trace_headers: expected `str`, got `int`"),
+        (b"", "request: input data was truncated"),
+    ],
+)  # fmt: skip
+def test_decode_problem_tells_the_value(body, text):
+    with pytest.raises(msgspec.DecodeError) as caught:
+        checked_decoder(VOCAB).decode(body)
+    problem = decode_problem(caught.value, body)
+    assert problem.message[: len(text)].lower() == text.lower()
 
 
 @pytest.mark.parametrize(
