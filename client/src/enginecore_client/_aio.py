@@ -6,10 +6,10 @@ from typing import Any, TypeVar, Unpack
 
 from enginecore_client._admission import deadline_after
 from enginecore_client._driver import SWEEP_SECONDS
-from enginecore_client._face import build_request
 from enginecore_client._loop import LoopResources
 from enginecore_client._mailbox import Signal, TaskMailbox
 from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
+from enginecore_client._sequences import build_request
 from enginecore_client._streams import AsyncStream
 from enginecore_client.ops import Op, combine
 from enginecore_wire.outputs import EngineCoreOutputs
@@ -95,7 +95,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
 
     def generate(
         self,
-        prompt_token_ids: Sequence[int],
+        prompt_token_ids: Sequence[int] | EngineCoreRequest,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
@@ -106,7 +106,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         """Return the stream of one request's outputs.
 
         Args:
-            prompt_token_ids: the prompt.
+            prompt_token_ids: the prompt, or a whole request (then no other field beside it).
             sampling_params: how to sample; by default 16 tokens as they come.
             request_id: the caller's name for it; random if None.
             deadline: seconds from now after which it ends with RequestTimeoutError.
@@ -117,7 +117,9 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         """
         request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
         again = self._retry if retry is None else retry
-        stream = AsyncStream(self._driver, self.connect, request, deadline, retry=again)
+        stream = AsyncStream(
+            self._driver, self.connect, request, self._tokenizer, deadline, retry=again
+        )
         if self._connected and self._on_own_loop():
             stream.start()
         return stream

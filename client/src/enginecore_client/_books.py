@@ -44,7 +44,8 @@ class RequestRecord:
 
     `sink` is where its outputs go: the shell's stream, or None for get_output. Times are
     seconds of the monotonic clock. `request` is kept for records that may be sent again.
-    `engine` is the rank it was last given to.
+    `engine` is the rank it was last given to. `stopped` says that the client ended it because its
+    text reached a stop string.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class RequestRecord:
     sent: bool = False
     link: int | None = None
     engine: int | None = None
+    stopped: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from enginecore_client._controls import Controls
 from enginecore_client._metrics import Metrics, NoMetrics
-from enginecore_client.errors import RequestRejectedError, ScalingNotAvailable
+from enginecore_client.errors import ScalingNotAvailable
 from enginecore_client.ops import Op
 from enginecore_wire.outputs import EngineCoreOutputs
-from enginecore_wire.requests import EngineCoreRequest, OutputKind, SamplingParams
+from enginecore_wire.requests import EngineCoreRequest
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -141,31 +141,3 @@ class EngineCoreClient(Controls, ABC):
 def make_metrics(registry: "CollectorRegistry | None") -> NoMetrics:
     """Return the metrics of a client on `registry`, or none."""
     return NoMetrics() if registry is None else Metrics(registry)
-
-
-def build_request(
-    prompt_token_ids: Sequence[int],
-    sampling_params: SamplingParams | None,
-    request_id: str | None,
-    data_parallel_rank: int | None,
-) -> EngineCoreRequest:
-    """Return the request that `generate` stands for."""
-    params = sampling_params or SamplingParams(output_kind=OutputKind.DELTA)
-    if not isinstance(params, SamplingParams):
-        raise RequestRejectedError(
-            f"sampling_params: expected SamplingParams, got {type(params).__name__}",
-            field="sampling_params",
-        )
-    try:
-        prompt = list(prompt_token_ids)
-    except TypeError as error:
-        raise RequestRejectedError(
-            f"prompt_token_ids: expected token ids, got {type(prompt_token_ids).__name__}",
-            field="prompt_token_ids",
-        ) from error
-    return EngineCoreRequest(
-        request_id="" if request_id is None else request_id,
-        prompt_token_ids=prompt,
-        sampling_params=params,
-        data_parallel_rank=data_parallel_rank,
-    )

@@ -106,10 +106,12 @@ class Metrics(NoMetrics):
                 self._of(self._in_flight, engine).inc()
             case RequestSetAside(engine):
                 self._of(self._in_flight, engine).dec()
-            case RequestEnded(engine, _, error) if engine is not None:
+            case RequestEnded(engine, record, error) if engine is not None:
                 self._of(self._in_flight, engine).dec()
-                reason = "cancelled" if error is None else "error"
-                self._of(self._requests, engine, reason).inc()
+                ended = "stop" if record.stopped else "cancelled"
+                self._of(self._requests, engine, ended if error is None else "error").inc()
+                if record.stopped:
+                    self._of(self._whole, engine).observe(record.last_at - record.added_at)
                 if error is not None:
                     self._of(self._errors, engine, type(error).__name__).inc()
             case EngineUp(engine, ready):

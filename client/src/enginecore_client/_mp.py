@@ -12,6 +12,7 @@ from enginecore_client._books import Ids
 from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import Driver, Sink
 from enginecore_client._face import EngineCoreClient, make_metrics
+from enginecore_client._sequences import TextTokenizer
 from enginecore_client._sources import AddressSource, RankSource, source_of
 from enginecore_client.errors import (
     ClientClosedError,
@@ -44,6 +45,7 @@ class ClientOptions(TypedDict, total=False):
     ready_timeout: float
     retry: bool
     engine_ranks: Sequence[int] | None
+    tokenizer: TextTokenizer | None
     lockstep: bool
 
 
@@ -62,6 +64,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         ready_timeout: seconds within which every engine must be ready.
         retry: send requests that ended without a token again, by default.
         engine_ranks: the data-parallel ranks this client uses; None for all there are.
+        tokenizer: gives outputs of `generate` their text and finds stop strings, such as
+            enginecore_client.text.Tokenizer; None for token ids alone.
         lockstep: whether the engines step together, as ranks of a mixture of experts do.
 
     Raises:
@@ -82,6 +86,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         ready_timeout: float = READY_TIMEOUT,
         retry: bool = False,
         engine_ranks: Sequence[int] | None = None,
+        tokenizer: TextTokenizer | None = None,
         lockstep: bool = False,
     ) -> None:
         check_place(client_count, client_index)
@@ -100,6 +105,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         self.outputs_queue = outputs_queue
         self._ready_timeout = ready_timeout
         self._retry = retry
+        self._tokenizer = tokenizer
         self.resources = resources = make_resources()
         self._finalizer = weakref.finalize(self, resources)
         try:

@@ -7,9 +7,9 @@ from typing import Any, TypeVar, Unpack
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
 from enginecore_client._driver import SWEEP_SECONDS
-from enginecore_client._face import build_request
 from enginecore_client._mailbox import ThreadMailbox
 from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
+from enginecore_client._sequences import build_request
 from enginecore_client._streams import SyncStream
 from enginecore_client._thread import ThreadResources
 from enginecore_client.errors import ClientClosedError, RequestTimeoutError
@@ -54,7 +54,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
 
     def generate(
         self,
-        prompt_token_ids: Sequence[int],
+        prompt_token_ids: Sequence[int] | EngineCoreRequest,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
@@ -65,7 +65,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         """Send one request and return the stream of its outputs.
 
         Args:
-            prompt_token_ids: the prompt.
+            prompt_token_ids: the prompt, or a whole request (then no other field beside it).
             sampling_params: how to sample; by default 16 tokens as they come.
             request_id: the caller's name for it; random if None.
             deadline: seconds from now after which it ends with RequestTimeoutError.
@@ -78,10 +78,12 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
                 no engine takes it now.
         """
         request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
-        mailbox: ThreadMailbox[Any] = ThreadMailbox()
+        driver = self._driver
+        stream = SyncStream(request, self._tokenizer, self._abort_record, driver.drop_record)
         again = self._retry if retry is None else retry
-        record = self._add(request, mailbox, deadline, retry=again)
-        return SyncStream(mailbox, record, self._abort_record, self._driver.drop_record)
+        with self.resources.lock:
+            stream.start(lambda each, sink: self._add(each, sink, deadline, retry=again))
+        return stream
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Send a request whose outputs get_output returns; raises as `generate` does."""

@@ -20,11 +20,12 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """What a model's files say about its text.
 
     `encoder` is a tokenizers.Tokenizer; `pieces` holds the bytes of each token id, empty for
-    special tokens.
+    special tokens, whose names are in `special`.
     """
 
     encoder: Any
     pieces: list[bytes]
+    special: dict[int, bytes]
     eos_token_ids: tuple[int, ...]
     bos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
@@ -81,6 +82,7 @@ def read_gguf(path: Path) -> Vocabulary:
     return Vocabulary(
         encoder=encoder,
         pieces=_pieces(tokens, shown),
+        special={i: token.encode() for i, token in enumerate(tokens) if not shown[i]},
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_ids=(bos,) if facts.get(_KEY + "add_bos_token") and bos is not None else (),
         chat_template=facts.get("tokenizer.chat_template"),
@@ -121,6 +123,7 @@ def read_directory(path: Path) -> Vocabulary:
     return Vocabulary(
         encoder=encoder,
         pieces=pieces,
+        special={number: tokens[number].encode() for number in special},
         eos_token_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         bos_token_ids=() if bos is None else (bos,),
         chat_template=template if isinstance(template, str) else None,

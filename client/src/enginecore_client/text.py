@@ -13,7 +13,8 @@ import msgspec
 
 from enginecore_client._streams import AsyncStream, SyncStream
 from enginecore_client._vocabulary import Vocabulary, read_directory, read_gguf, text_extra
-from enginecore_wire.requests import SamplingParams
+from enginecore_wire.outputs import EngineCoreOutput
+from enginecore_wire.requests import OutputKind, SamplingParams
 
 
 class Tokenizer:
@@ -30,6 +31,7 @@ class Tokenizer:
         self._encoder = vocabulary.encoder
         self._bos_token_ids = vocabulary.bos_token_ids
         self._pieces = vocabulary.pieces
+        self._special = vocabulary.special
         self._variables = vocabulary.template_variables
         self._template = _compile(vocabulary.chat_template) if vocabulary.chat_template else None
 
@@ -86,22 +88,65 @@ class Tokenizer:
         """Return the text of ids; special tokens have none."""
         return self.bytes_of(token_ids).decode(errors="replace")
 
-    def bytes_of(self, token_ids: Iterable[int]) -> bytes:
-        """Return the UTF-8 bytes that ids stand for, perhaps ending inside a character."""
+    def bytes_of(self, token_ids: Iterable[int], *, special: bool = False) -> bytes:
+        """Return the UTF-8 bytes that ids stand for, perhaps ending inside a character.
+
+        Args:
+            token_ids: ids outside the vocabulary stand for nothing.
+            special: whether special tokens stand for their names, or for nothing.
+        """
         pieces, size = self._pieces, len(self._pieces)
+        if special:
+            names = self._special
+            return b"".join(
+                names.get(token) or pieces[token] for token in token_ids if 0 <= token < size
+            )
         return b"".join(pieces[token] for token in token_ids if 0 <= token < size)
 
     def complete(self, params: SamplingParams) -> SamplingParams:
-        """Return `params` with the ids at which this model ends, as an engine needs them."""
+        """Return `params` with the ids at which this model ends and those of words to avoid, as an
+        engine needs them. What is there already stays."""
         own, *others = self.eos_token_ids or (None,)
+        if params.eos_token_id is not None:
+            own = params.eos_token_id
         stops = [*(params.stop_token_ids or ()), *([] if params.ignore_eos else others)]
+        stops = list(dict.fromkeys(stops))
         ends = [*([] if params.ignore_eos or own is None else [own]), *stops]
+        ends = sorted({*ends, *params.all_stop_token_ids})
         return msgspec.structs.replace(
             params,
             eos_token_id=own,
             stop_token_ids=stops or None,
-            all_stop_token_ids=sorted(set(ends)) or None,
+            all_stop_token_ids=ends,
+            bad_words_token_ids=params.bad_words_token_ids or self._words(params.bad_words),
         )
+
+    def reader(self, params: SamplingParams) -> "Detokenizer":
+        """Return what turns the tokens of one sequence into text.
+
+        Raises:
+            ValueError: a stop string is empty.
+        """
+        return Detokenizer(
+            self,
+            params.stop,
+            include_stop=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+            special=not params.skip_special_tokens,
+        )
+
+    def _words(self, words: Iterable[str] | None) -> list[list[int]] | None:
+        """Return the ids of words at the start of a text, and after a space where they differ."""
+        found: list[list[int]] = []
+        for word in words or ():
+            bare: list[int] = self._encoder.encode(word, add_special_tokens=False).ids
+            spaced: list[int] = self._encoder.encode(
+                " " + word.lstrip(), add_special_tokens=False
+            ).ids
+            found.append(bare)
+            if len(spaced) == len(bare) and spaced[0] != bare[0]:
+                found.append(spaced)
+        return found or None
 
 
 class Detokenizer:
@@ -111,6 +156,11 @@ class Detokenizer:
         tokenizer: the model's.
         stop: strings at which the text ends.
         include_stop: whether the stop string belongs to the text.
+        min_tokens: a stop string that is complete within so many tokens does not count.
+        special: whether special tokens show their names.
+
+    Attributes:
+        stopped: the stop string that was reached, or None.
     """
 
     def __init__(
@@ -119,6 +169,8 @@ class Detokenizer:
         stop: str | Sequence[str] | None = None,
         *,
         include_stop: bool = False,
+        min_tokens: int = 0,
+        special: bool = False,
     ) -> None:
         stops = [stop] if isinstance(stop, str) else list(stop or ())
         if "" in stops:
@@ -127,12 +179,22 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._stops = stops
         self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._special = special
+        self._count = 0
+        self._exempt = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that is certain after these tokens; "" once stopped."""
-        return self._take(self._decoder.decode(self._tokenizer.bytes_of(token_ids)))
+        if self._count >= self._min_tokens:
+            return self._take(self._decode(token_ids))
+        shown = ""
+        for token in token_ids:
+            self._count += 1
+            shown += self._take(self._decode([token]), exempt=self._count <= self._min_tokens)
+        return shown
 
     def finish(self) -> str:
         """Return what was held back; no more tokens will come."""
@@ -140,29 +202,42 @@ class Detokenizer:
         held, self._held = self._held, ""
         return text + held
 
-    def _take(self, text: str) -> str:
+    def _decode(self, token_ids: Iterable[int]) -> str:
+        return self._decoder.decode(self._tokenizer.bytes_of(token_ids, special=self._special))
+
+    def _take(self, text: str, *, exempt: bool = False) -> str:
+        """Return what is certain once `text` came; `exempt` text completes no stop string."""
         if self.stopped is not None:
             return ""
-        self._held += text
-        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
+        held = self._held + text
+        if exempt:
+            self._exempt = len(held)
+        found = [hit for stop in self._stops if (hit := (self._find(stop, held), stop))[0] >= 0]
         if found:
             at, self.stopped = min(found, key=lambda hit: (hit[0], -len(hit[1])))
-            shown = self._held[: at + (len(self.stopped) if self._include_stop else 0)]
             self._held = ""
-            return shown
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        shown, self._held = (
-            self._held[: len(self._held) - keep],
-            self._held[len(self._held) - keep :],
-        )
-        return shown
+            return held[: at + (len(self.stopped) if self._include_stop else 0)]
+        keep = max((_overlap(held, stop) for stop in self._stops), default=0)
+        shown = len(held) - keep
+        self._exempt = max(0, self._exempt - shown)
+        self._held = held[shown:]
+        return held[:shown]
+
+    def _find(self, stop: str, held: str) -> int:
+        """Return where `stop` is in `held` and ends outside the exempt part; -1 for nowhere."""
+        return held.find(stop, max(0, self._exempt - len(stop) + 1))
 
 
 async def read_text_async(stream: AsyncStream, detokenizer: Detokenizer) -> AsyncIterator[str]:
-    """Yield a stream's text as it comes; a stop string ends it and aborts the request."""
+    """Yield a stream's text as it comes; a stop string ends it and aborts the request.
+
+    Raises:
+        ValueError: the stream has more than one sequence.
+    """
+    fresh = _Fresh(stream)
     async with stream:
         async for output in stream:
-            text = detokenizer.push(output.new_token_ids)
+            text = detokenizer.push(fresh.tokens(output))
             if text:
                 yield text
             if detokenizer.stopped is not None:
@@ -174,9 +249,10 @@ async def read_text_async(stream: AsyncStream, detokenizer: Detokenizer) -> Asyn
 
 def read_text(stream: SyncStream, detokenizer: Detokenizer) -> Iterator[str]:
     """Do as read_text_async for the sync client."""
+    fresh = _Fresh(stream)
     with stream:
         for output in stream:
-            text = detokenizer.push(output.new_token_ids)
+            text = detokenizer.push(fresh.tokens(output))
             if text:
                 yield text
             if detokenizer.stopped is not None:
@@ -184,6 +260,23 @@ def read_text(stream: SyncStream, detokenizer: Detokenizer) -> Iterator[str]:
         tail = detokenizer.finish()
         if tail:
             yield tail
+
+
+class _Fresh:
+    """Tells the tokens of an output that were not in those before it."""
+
+    def __init__(self, stream: SyncStream | AsyncStream) -> None:
+        if stream.n != 1:
+            raise ValueError(f"n: got {stream.n}, allowed: 1; give the client a tokenizer instead")
+        self._cumulative = stream.output_kind is OutputKind.CUMULATIVE
+        self._seen = 0
+
+    def tokens(self, output: EngineCoreOutput) -> list[int]:
+        """Return the tokens of the stream's next output."""
+        if not self._cumulative:
+            return output.new_token_ids
+        seen, self._seen = self._seen, len(output.new_token_ids)
+        return output.new_token_ids[seen:]
 
 
 def _overlap(text: str, stop: str) -> int:

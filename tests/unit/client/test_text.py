@@ -111,7 +111,28 @@ def test_end_ids_are_filled_in(tokenizer: Tokenizer) -> None:
     assert params.stop_token_ids == [9, 2]
     assert params.all_stop_token_ids == [1, 2, 9]
     params = tokenizer.complete(SamplingParams(ignore_eos=True))
-    assert (params.stop_token_ids, params.all_stop_token_ids) == (None, None)
+    assert (params.stop_token_ids, params.all_stop_token_ids) == (None, [])
+    again = tokenizer.complete(tokenizer.complete(SamplingParams(stop_token_ids=[9])))
+    assert (again.stop_token_ids, again.all_stop_token_ids) == ([9, 2], [1, 2, 9])
+    own = tokenizer.complete(SamplingParams(eos_token_id=5))
+    assert (own.eos_token_id, own.all_stop_token_ids) == (5, [2, 5])
+
+
+def test_words_to_avoid_get_their_ids(tokenizer: Tokenizer) -> None:
+    params = tokenizer.complete(SamplingParams(bad_words=["hello", "12", "é"]))
+    assert params.bad_words_token_ids == [
+        tokenizer.encode("hello"), tokenizer.encode("12"), tokenizer.encode("é")
+    ]  # fmt: skip
+    kept = SamplingParams(bad_words=["x"], bad_words_token_ids=[[1]])
+    assert tokenizer.complete(kept).bad_words_token_ids == [[1]]
+
+
+def test_special_tokens_may_be_shown(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("<s>hello</s>")
+    reader = tokenizer.reader(SamplingParams(skip_special_tokens=False, stop=["</s>"]))
+    assert "".join(reader.push([token]) for token in ids) == "<s>hello"
+    assert reader.stopped == "</s>"
+    assert tokenizer.reader(SamplingParams()).push(ids) == "hello"
 
 
 @pytest.mark.parametrize("text", TEXTS)
