@@ -12,6 +12,7 @@ import zmq
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from enginecore_coordinator.addresses import is_address
 from enginecore_coordinator.http import build_app, build_status
 from enginecore_coordinator.loads import LoadBook
 from enginecore_coordinator.metrics import CoordinatorMetrics, LoadCollector
@@ -49,7 +50,7 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
     option("max-ranks", MAX_RANKS, int, "ranks from this one on are refused")
     settings = parser.parse_args(argv)
     for name in ("report_address", "publish_address"):
-        if not _is_address(getattr(settings, name)):
+        if not is_address(getattr(settings, name)):
             parser.error(
                 f"--{name.replace('_', '-')} {getattr(settings, name)}: give tcp://host:port with "
                 "a port from 1 to 65535, or * for a free one"
@@ -59,16 +60,6 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
     if not 1 <= settings.max_ranks <= 65536:
         parser.error(f"--max-ranks {settings.max_ranks}: give a number from 1 to 65536")
     return settings
-
-
-def _is_address(address: str) -> bool:
-    """Say whether libzmq means the same: it would take port 70000 for another one."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host:
-        return False
-    digits = port.isascii() and port.isdigit() and len(port) <= len("65535")
-    return port == "*" or (digits and 1 <= int(port) <= 65535)
 
 
 async def serve(settings: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from enginecore_coordinator.addresses import resolve_listening
 from enginecore_coordinator.loads import LoadBook, RefusalReason, ReportRefusedError
 from enginecore_coordinator.metrics import CoordinatorMetrics
 from enginecore_wire.codec import MsgpackDecoder
@@ -41,11 +42,13 @@ class Coordinator:
         book: the book of loads, on the event loop's clock.
         metrics: counters.
         context: ZMQ context; stays the caller's.
-        report_address: where engine servers push, `tcp://host:port`; port `*` takes a free one.
+        report_address: where engine servers push, `tcp://host:port`; port `*` takes a free one,
+            a name is resolved now.
         publish_address: where clients subscribe, likewise.
 
     Raises:
-        zmq.ZMQError: an address cannot be bound; no socket stays open.
+        zmq.ZMQError, OSError: an address cannot be bound or its name does not resolve; no socket
+            stays open.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Coordinator:
         try:
             self.report_address = _bind(self._pull, report_address)
             self.publish_address = _bind(self._publisher, publish_address)
-        except zmq.ZMQError:
+        except (zmq.ZMQError, OSError):
             self._close_sockets()
             raise
         self._loop.add_reader(self._pull.fileno(), self._drain_reports)
@@ -179,6 +182,7 @@ class Coordinator:
 
 def _bind(socket: "zmq.Socket[bytes]", address: str) -> str:
     """Bind and return the address with the port taken."""
+    address = resolve_listening(address)
     for option, value in _OPTIONS.items():
         socket.setsockopt(option, value)
     # With IPV6 on, an IPv4 address would be reported as a mapped one, which IPv4 peers cannot dial.

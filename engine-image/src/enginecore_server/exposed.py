@@ -252,8 +252,8 @@ def _bind(socket: "zmq.Socket[bytes]", host: str, port: int, field: str) -> int:
             what = "is in use" if error.errno == errno.EADDRINUSE else "is not allowed"
             raise BindError(f"transport.{field}: port {port} on {host} {what}") from error
         raise BindError(
-            f"transport.host: cannot listen on {host}: {error.strerror}; give an IP address of "
-            "this host without brackets, or *"
+            f"transport.host: cannot listen on {host}: {error.strerror}; give a name or IP "
+            "address of this host without brackets, or *"
         ) from error
     endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
     return int(endpoint.rpartition(b":")[2])

@@ -21,6 +21,7 @@ from enginecore_server.drain import Drain
 from enginecore_server.endpoints import Endpoints
 from enginecore_server.engine_link import EngineLink
 from enginecore_server.exposed import ExposedSockets
+from enginecore_server.hosts import resolve_listening
 from enginecore_server.load import (
     REPORT_ALWAYS_SECONDS,
     REPORT_SECONDS,
@@ -243,4 +244,4 @@ async def serve(config: ServerConfig, vocab_size: int, registry: CollectorRegist
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
     """
-    return await EngineServer(config, vocab_size, os.environ, registry).run()
+    return await EngineServer(resolve_listening(config), vocab_size, os.environ, registry).run()
