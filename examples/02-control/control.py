@@ -5,7 +5,7 @@ python examples/02-control/control.py client_addresses.json
 
 import sys
 
-from enginecore_client import SamplingParams, SyncMPClient, UtilityError
+from enginecore_client import OutputKind, SamplingParams, SyncMPClient, UtilityError
 from enginecore_client.ops import IsSleeping, Sleep
 
 with SyncMPClient(sys.argv[1], ready_timeout=60) as client:
@@ -17,6 +17,6 @@ with SyncMPClient(sys.argv[1], ready_timeout=60) as client:
         client.call(Sleep(level=0))
     except UtilityError as error:
         print("cannot sleep:", error)
-    tokens = [t for o in client.generate([1, 2, 3], SamplingParams(max_tokens=4))
-              for t in o.new_token_ids]  # fmt: skip
-    print("tokens:", tokens)
+    params = SamplingParams(max_tokens=4, output_kind=OutputKind.FINAL_ONLY)
+    (output,) = client.generate([1, 2, 3], params)
+    print("tokens:", output.new_token_ids)

@@ -13,15 +13,15 @@ from enginecore_client import (
     AsyncMPClient,
     EngineNotReadyError,
     FileSource,
-    SamplingParams,
     StartupTimeoutError,
     SyncMPClient,
 )
 from support.eventually import eventually_async
+from support.faces import params
 from support.protocol_peer import ProtocolPeer
 
 PROMPT = [7, 11, 13]
-PARAMS = SamplingParams(max_tokens=3)
+PARAMS = params(3)
 
 
 def addresses(*peers: ProtocolPeer) -> dict[str, Any]:

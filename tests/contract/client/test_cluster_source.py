@@ -11,12 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client as kubernetes_client
 
-from enginecore_client import AsyncMPClient, ClusterSource, SamplingParams, StartupTimeoutError
+from enginecore_client import AsyncMPClient, ClusterSource, StartupTimeoutError
 from support.eventually import eventually, eventually_async
+from support.faces import params
 from support.protocol_peer import ProtocolPeer
 
 PROMPT = [7, 11, 13]
-PARAMS = SamplingParams(max_tokens=3)
+PARAMS = params(3)
 
 
 class ApiServer:

@@ -25,6 +25,7 @@ from enginecore_client import (
 )
 from enginecore_wire.contract import TransportConfig
 from support.eventually import eventually_async
+from support.faces import params
 from support.pod import Pod, client_addresses
 from support.protocol_peer import ProtocolPeer
 
@@ -165,7 +166,7 @@ async def test_a_pod_on_the_same_ports_is_used_again(start_pod) -> None:
                 pass
         with pytest.raises(EngineDeadError):
             await anext(client.generate(PROMPT, LONG))
-        waiting = client.generate(PROMPT, SamplingParams(max_tokens=3), retry=True, deadline=30)
+        waiting = client.generate(PROMPT, params(3), retry=True, deadline=30)
         start_pod(*SLOW, epoch=2, transport=ports).wait_ready()
         tokens = [token async for output in waiting for token in output.new_token_ids]
         assert tokens == PROMPT
@@ -175,7 +176,7 @@ async def test_retry_moves_requests_without_a_token_to_another_engine(start_pod)
     silent = start_pod("--ignore", "--rank", "0", rank=0).wait_ready()
     other = start_pod("--tokens", "5", "--rank", "1", rank=1).wait_ready()
     async with AsyncMPClient(client_addresses([silent, other]), retry=True) as client:
-        stream = client.generate(PROMPT, SamplingParams(max_tokens=3), "moved")
+        stream = client.generate(PROMPT, params(3), "moved")
         await eventually_async(lambda: silent.status().in_flight == 1, "it went to rank 0")
         silent.kill()
         outputs = [output async for output in stream]
@@ -186,7 +187,7 @@ async def test_retry_moves_requests_without_a_token_to_another_engine(start_pod)
 async def test_draining_pod_finishes_its_streams_and_takes_nothing_new(start_pod) -> None:
     pod = start_pod("--tokens", "100", "--token-seconds", "0.01").wait_ready()
     async with AsyncMPClient(client_addresses([pod])) as client:
-        stream = client.generate(PROMPT, SamplingParams(max_tokens=60))
+        stream = client.generate(PROMPT, params(60))
         await anext(stream)
         pod.terminate()
         await eventually_async(lambda: not client._driver.core._fleet.working()[0].accepting)

@@ -14,14 +14,14 @@ from enginecore_client import (
     AsyncMPClient,
     ClientClosedError,
     EngineCoreRequest,
-    SamplingParams,
     SyncMPClient,
 )
 from support.eventually import eventually
+from support.faces import params
 from support.protocol_peer import ProtocolPeer
 
 PROMPT = [7, 11, 13]
-PARAMS = SamplingParams(max_tokens=3)
+PARAMS = params(3)
 
 
 async def tokens(client: AsyncMPClient) -> list[int]:

@@ -16,10 +16,11 @@ from enginecore_client import (
     UtilityError,
 )
 from support.eventually import eventually, eventually_async
+from support.faces import params
 from support.pod import Pod, client_addresses
 
 PROMPT = [7, 11, 13]
-LONG = SamplingParams(max_tokens=2000)
+LONG = params(2000)
 
 
 def expected(count: int) -> list[int]:
@@ -41,7 +42,7 @@ def unfinished(client: AsyncMPClient | SyncMPClient) -> int:
 @pytest.mark.parametrize("count", [1, 2, 50])
 async def test_async_stream(pod: Pod, count: int) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
-        stream = client.generate(PROMPT, SamplingParams(max_tokens=count), "mine")
+        stream = client.generate(PROMPT, params(count), "mine")
         assert await collect(stream) == (expected(count), FinishReason.LENGTH)
         assert unfinished(client) == 0
 
@@ -49,7 +50,7 @@ async def test_async_stream(pod: Pod, count: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 50])
 def test_sync_stream(pod: Pod, count: int) -> None:
     with SyncMPClient(client_addresses([pod])) as client:
-        outputs = list(client.generate(PROMPT, SamplingParams(max_tokens=count), "mine"))
+        outputs = list(client.generate(PROMPT, params(count), "mine"))
         assert [t for o in outputs for t in o.new_token_ids] == expected(count)
         assert {o.request_id for o in outputs} == {"mine"}
         assert unfinished(client) == 0
@@ -57,7 +58,7 @@ def test_sync_stream(pod: Pod, count: int) -> None:
 
 async def test_first_await_connects(pod: Pod) -> None:
     client = AsyncMPClient(client_addresses([pod]))
-    assert await collect(client.generate(PROMPT, SamplingParams(max_tokens=3))) == (
+    assert await collect(client.generate(PROMPT, params(3))) == (
         expected(3),
         FinishReason.LENGTH,
     )
@@ -67,7 +68,7 @@ async def test_first_await_connects(pod: Pod) -> None:
 async def test_many_streams_share_one_connection(pod: Pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
         lengths = [random.Random(i).randrange(1, 40) for i in range(100)]
-        streams = [client.generate(PROMPT, SamplingParams(max_tokens=n)) for n in lengths]
+        streams = [client.generate(PROMPT, params(n)) for n in lengths]
         results = await asyncio.gather(*map(collect, streams))
         assert results == [(expected(n), FinishReason.LENGTH) for n in lengths]
 
@@ -75,7 +76,7 @@ async def test_many_streams_share_one_connection(pod: Pod) -> None:
 async def test_async_get_output_maps_ids_back(pod: Pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
         for name in ("a", "b"):
-            request = EngineCoreRequest(name, PROMPT, sampling_params=SamplingParams(max_tokens=4))
+            request = EngineCoreRequest(name, PROMPT, sampling_params=params(4))
             await client.add_request_async(request)
         tokens: dict[str, list[int]] = {"a": [], "b": []}
         while sum(map(len, tokens.values())) < 8:
@@ -95,9 +96,7 @@ def test_sync_get_output_and_duplicate_names(pod: Pod) -> None:
         assert client.get_output(5).outputs[0].request_id == "a"
         client.abort_requests(["a"])
         assert unfinished(client) == 0
-        client.add_request(
-            EngineCoreRequest("a", PROMPT, sampling_params=SamplingParams(max_tokens=1))
-        )
+        client.add_request(EngineCoreRequest("a", PROMPT, sampling_params=params(1)))
         seen = []
         while not seen or seen[-1].finish_reason is None:
             seen += client.get_output(5).outputs
@@ -118,10 +117,10 @@ async def test_abort_ends_the_stream_and_the_engine_forgets(pod: Pod) -> None:
 
 async def test_abort_after_the_end_changes_nothing(pod: Pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
-        stream = client.generate(PROMPT, SamplingParams(max_tokens=2), "done")
+        stream = client.generate(PROMPT, params(2), "done")
         assert await collect(stream) == (expected(2), FinishReason.LENGTH)
         await client.abort_requests_async(["done", "never there"])
-        again = client.generate(PROMPT, SamplingParams(max_tokens=2), "done")
+        again = client.generate(PROMPT, params(2), "done")
         assert await collect(again) == (expected(2), FinishReason.LENGTH)
 
 
@@ -165,9 +164,9 @@ async def test_deadline_ends_the_request(pod: Pod) -> None:
 
 async def test_slow_reader_holds_up_nobody(pod: Pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
-        slow = client.generate(PROMPT, SamplingParams(max_tokens=40))
+        slow = client.generate(PROMPT, params(40))
         await anext(slow)
-        quick = client.generate(PROMPT, SamplingParams(max_tokens=40))
+        quick = client.generate(PROMPT, params(40))
         assert await collect(quick) == (expected(40), FinishReason.LENGTH)
         tokens, reason = await collect(slow)
         assert (tokens, reason) == (expected(40)[1:], FinishReason.LENGTH)
@@ -234,7 +233,7 @@ async def test_wrong_requests_are_refused_before_sending(pod: Pod, fields, field
 async def test_max_tokens_none_means_the_rest_of_the_context(start_pod) -> None:
     pod = start_pod("--tokens", "100", "--max-model-len", "10").wait_ready()
     async with AsyncMPClient(client_addresses([pod])) as client:
-        tokens, reason = await collect(client.generate(PROMPT, SamplingParams(max_tokens=None)))
+        tokens, reason = await collect(client.generate(PROMPT, params(None)))
         assert (len(tokens), reason) == (7, FinishReason.LENGTH)
 
 
@@ -247,7 +246,7 @@ async def test_thousands_of_requests_leave_nothing(start_pod) -> None:
 
         async def one(number: int) -> None:
             async with gate:
-                stream = client.generate(PROMPT, SamplingParams(max_tokens=30), str(number))
+                stream = client.generate(PROMPT, params(30), str(number))
                 fate = chance.randrange(5)
                 if fate == 0:
                     async for _ in stream:
