@@ -1,12 +1,15 @@
 """msgpack with tensors: a message becomes a body frame and the buffers that follow it."""
 
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from enginecore_wire.arrays import parts_of
-from enginecore_wire.tensors import EXT_RAW_VIEW, Tensor, pack, unpack
+from enginecore_wire.multimodal import NestedTensors, unpack_nested
+from enginecore_wire.plain import UnsendableError, read_extension, refuse_extensions
+from enginecore_wire.requests import EngineCoreRequest, UtilityCall
+from enginecore_wire.tensors import Tensor, pack, unpack
 
 T = TypeVar("T")
 
@@ -23,11 +26,16 @@ class MsgpackEncoder:
     def encode(self, message: Any) -> list[Buffer]:
         """Return the frames of `message`: the body, then one frame per large buffer.
 
-        The later frames are views: keep their owners unchanged until they are sent.
+        numpy arrays and torch tensors anywhere in it travel as tensors. The later frames are
+        views: keep their owners unchanged until they are sent.
 
         Raises:
-            TypeError: the message holds something that could only be pickled.
+            UnsendableError: the message holds something that could only be pickled.
+            ValueError: an array's dtype, layout or device cannot travel.
         """
+        free_values = _FREE_VALUES.get(type(message))
+        if free_values is not None:
+            refuse_extensions(free_values(message))
         self._aux = []
         body = self._encoder.encode(message)
         return [body, *self._aux]
@@ -38,7 +46,7 @@ class MsgpackEncoder:
         parts = parts_of(value)
         if parts is not None:
             return pack(Tensor(*parts), self._aux)
-        raise TypeError(f"{type(value).__qualname__} cannot be sent: only plain data travels")
+        raise UnsendableError(f"{type(value).__qualname__} cannot be sent: only plain data travels")
 
 
 class MsgpackDecoder(Generic[T]):
@@ -47,16 +55,19 @@ class MsgpackDecoder(Generic[T]):
     def __init__(self, message_type: type[T]) -> None:
         self._aux: list[memoryview] = []
         self._decoder = msgspec.msgpack.Decoder(
-            message_type, dec_hook=self._hook, ext_hook=_extension
+            message_type, dec_hook=self._hook, ext_hook=read_extension
         )
 
     def decode(self, body: Buffer, aux: Sequence[Buffer] = ()) -> T:
         """Return the message in `body`, whose large buffers came in the frames `aux`.
 
+        Tensors are views of these frames and of the body; nothing is copied.
+
         Raises:
             msgspec.DecodeError: `body` is no msgpack.
             msgspec.ValidationError: it is not a message of this type; the text names
                 the path of the offending item.
+            ExtensionError: it carries what only an unpickler could read.
         """
         self._aux = [memoryview(frame) for frame in aux]
         try:
@@ -65,14 +76,37 @@ class MsgpackDecoder(Generic[T]):
             raise msgspec.DecodeError("message is nested too deeply") from None
 
     def _hook(self, wanted: type, value: Any) -> Any:
-        if wanted is Tensor:
-            return unpack(value, self._aux)
-        raise NotImplementedError(wanted)
+        return _UNPACK[wanted](value, self._aux)
 
 
-def _extension(code: int, data: memoryview) -> msgspec.msgpack.Ext:
-    if code != EXT_RAW_VIEW:
-        raise msgspec.ValidationError(
-            f"extension type {code} is not accepted: it could carry a pickle"
-        )
-    return msgspec.msgpack.Ext(code, data)
+_UNPACK: Final[dict[Any, Callable[[Any, list[memoryview]], Any]]] = {
+    Tensor: unpack,
+    NestedTensors: unpack_nested,
+}
+
+
+def _of_request(request: EngineCoreRequest) -> list[Any]:
+    sampling, pooling, hints = request.sampling_params, request.pooling_params, request.kv_hints
+    values: list[Any] = []
+    if request.reasoning_parser_kwargs:
+        values.append(request.reasoning_parser_kwargs)
+    if sampling is not None and sampling.extra_args:
+        values.append(sampling.extra_args)
+    if sampling is not None and sampling.structured_outputs is not None:
+        values.append(sampling.structured_outputs.json)
+    if pooling is not None and pooling.extra_kwargs:
+        values.append(pooling.extra_kwargs)
+    if hints is not None:
+        values += [action.payload for action in hints.actions]
+    return values
+
+
+_FREE_VALUES: Final[dict[type, Callable[[Any], Any]]] = {
+    EngineCoreRequest: _of_request,
+    UtilityCall: lambda call: call.args,
+    list: lambda values: values,
+    dict: lambda values: values,
+    tuple: lambda values: values,
+}
+"""The parts of a message whose types say nothing about them: there msgspec would write a
+ready-made extension value without asking."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from enginecore_wire.multimodal import MultiModalFeatureSpec
 from enginecore_wire.tensors import Tensor
 
 
@@ -180,7 +181,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True):
 
     request_id: str
     prompt_token_ids: list[int] | None
-    mm_features: list[dict[str, Any]] | None = None
+    mm_features: list[MultiModalFeatureSpec] | None = None
     sampling_params: SamplingParams | None = None
     pooling_params: PoolingParams | None = None
     arrival_time: float = 0.0

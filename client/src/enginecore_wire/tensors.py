@@ -18,12 +18,10 @@ from enginecore_wire.arrays import (
     as_torch,
     parts_of,
 )
+from enginecore_wire.plain import EXT_RAW_VIEW
 
 if TYPE_CHECKING:
     from enginecore_wire.arrays import NumpyArray, TorchTensor
-
-EXT_RAW_VIEW = 3
-"""The only extension type that is read or written; 1 and 2 carry pickles and are refused."""
 
 INLINE_BYTES = 256
 """Buffers smaller than this many bytes are sent inside the body."""
