@@ -68,9 +68,10 @@ class Pod:
 
     Args:
         config: the server's settings; ports 0 take free ones.
+        environment: variables beside those of this process.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, **environment: str) -> None:
         self.config = config
         self.log: list[str] = []
         self._directory = tempfile.TemporaryDirectory(prefix="pod-")
@@ -82,7 +83,7 @@ class Pod:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {DRAIN_TOKEN_ENV: DRAIN_TOKEN},
+            env=os.environ | environment | {DRAIN_TOKEN_ENV: DRAIN_TOKEN},
             start_new_session=True,
         )
         self._ports: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
@@ -128,14 +129,14 @@ class Pod:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
             assert answer.status == 202
 
-    def wait_ready(self) -> "Pod":
+    def wait_ready(self, seconds: float = START_SECONDS) -> "Pod":
         """Return once the engine is ready."""
 
         def ready() -> bool:
             assert self.process.poll() is None, self.tail()
             return self.status().phase == "Ready"
 
-        eventually(ready, "engine ready", deadline=START_SECONDS)
+        eventually(ready, "engine ready", deadline=seconds)
         return self
 
     def engine_processes(self) -> list[int]:
