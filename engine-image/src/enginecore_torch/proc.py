@@ -36,6 +36,9 @@ from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
 CLOSE_SECONDS = 5.0
 """How long the end of the process waits for outputs to leave."""
 
+STOPPING = "Server shutting down"
+"""vLLM's answer to calls that come, or still wait for running requests, when it ends."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -131,6 +134,9 @@ class EngineCoreProc:
                 outputs.put(client, message)
             self._reply_drained(core, outputs)
             self._report_load(core, outputs)
+        self._take_messages(core, outputs)
+        for call in self._drain_replies:
+            self._reply(call, UtilityOutput(call.call_id, STOPPING), outputs)
 
     def _is_over(self, core: EngineCore, outputs: OutputThread) -> bool:
         """Say whether to end; begins the end when `stop` was called."""
@@ -218,7 +224,7 @@ class EngineCoreProc:
             )
             return
         if self._stopping:
-            self._reply(call, UtilityOutput(call.call_id, "Server shutting down"), outputs)
+            self._reply(call, UtilityOutput(call.call_id, STOPPING), outputs)
             return
         try:
             value = core.call(call.method, call.args)

@@ -268,6 +268,24 @@ def test_sigterm_aborts_and_exits_with_0(start: Start) -> None:
         assert process.wait(10) == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "args"), [("pause_scheduler", ["wait"]), ("sleep", [0, "wait"])]
+)
+def test_a_call_that_waits_for_running_requests_fails_at_the_end(
+    start: Start, method: str, args: list[object]
+) -> None:
+    with NativeFrontEnd() as front:
+        process = start(front)
+        front.accept(START_SECONDS)
+        front.add(endless("a"))
+        next_output(front, "a")
+        call = front.begin_call(method, *args)
+        assert front.call("is_scheduler_paused") is True, "the call before it is under way"
+        process.send_signal(signal.SIGTERM)
+        assert front.reply_to(call).failure_message == "Server shutting down"
+        assert process.wait(10) == 0
+
+
 def test_sigterm_lets_requests_go_on_within_the_timeout(start: Start) -> None:
     with NativeFrontEnd() as front:
         process = start(front, "--shutdown-timeout", "30")
