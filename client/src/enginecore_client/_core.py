@@ -42,6 +42,7 @@ from enginecore_client.errors import (
 )
 from enginecore_wire.coordination import LoadReport
 from enginecore_wire.frames import Frame
+from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest
 
 OVERSLEPT_SECONDS: Final = 1.0
@@ -290,6 +291,10 @@ class ClientCore:
         elif connection.outbox or not connection.requests:
             self._sendable.add(link)
             self._close_retired()
+
+    def take_outputs(self, link: int, message: EngineCoreOutputs, now: float) -> None:
+        """Take in a message that never was bytes: of an engine in this process."""
+        self._delivery.outputs(self._fleet.connections[link], message, now)
 
     def receive_loads(self, frames: Sequence[Frame], now: float) -> None:
         """Take in one message of the coordinator."""

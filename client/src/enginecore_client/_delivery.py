@@ -183,6 +183,10 @@ class Delivery:
         except msgspec.DecodeError as error:
             self._unreadable(connection, frames, str(error), now)
             return
+        self.outputs(connection, message, now)
+
+    def outputs(self, connection: Connection, message: EngineCoreOutputs, now: float) -> None:
+        """Take in a message of an engine that is decoded already."""
         if message.utility_output is not None:
             self._reply(connection, message.utility_output)
         if message.scheduler_stats is not None:

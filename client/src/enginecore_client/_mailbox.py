@@ -8,11 +8,15 @@ import asyncio
 import threading
 import time
 from collections import deque
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 
 from enginecore_client.errors import EngineCoreError
 
 T = TypeVar("T")
+
+IDLE_SECONDS: Final = 0.05
+"""How often a stream whose engine has nothing to compute looks whether that changed."""
 
 
 class ThreadMailbox(Generic[T]):
@@ -22,6 +26,10 @@ class ThreadMailbox(Generic[T]):
         self._items: deque[T] = deque()
         self._condition = threading.Condition()
         self._end: EngineCoreError | None = None
+
+    def __bool__(self) -> bool:
+        """Say whether an item, or the end, can be had without waiting."""
+        return bool(self._items) or self._end is not None
 
     def put(self, item: T) -> None:
         """Add an item."""
@@ -53,6 +61,30 @@ class ThreadMailbox(Generic[T]):
                     raise TimeoutError
                 self._condition.wait(left)
             return self._items.popleft()
+
+
+class StepMailbox(ThreadMailbox[Any]):
+    """Items of a stream whose reader computes them.
+
+    Args:
+        step: computes one step; False when there was nothing to compute.
+    """
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        super().__init__()
+        self._step = step
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the oldest item, computing until there is one; see ThreadMailbox."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = 0.0
+        while True:
+            try:
+                return super().get(pause)
+            except TimeoutError:
+                if end is not None and time.monotonic() >= end:
+                    raise
+            pause = 0.0 if self._step() else IDLE_SECONDS
 
 
 class TaskMailbox(Generic[T]):

@@ -2,8 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
 
 from enginecore_client._addresses import ClientAddresses
@@ -11,9 +10,10 @@ from enginecore_client._background import BackgroundResources
 from enginecore_client._books import Ids
 from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import Driver, Sink
+from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
+from enginecore_client._native import NativeOptions
 from enginecore_client._sequences import TextTokenizer
-from enginecore_client._sources import AddressSource, RankSource, source_of
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
@@ -30,23 +30,29 @@ if TYPE_CHECKING:
 READY_TIMEOUT: Final = 600.0
 """Seconds within which every engine must be ready, unless the caller says otherwise."""
 
-Addresses = Mapping[str, Any] | str | Path | ClientAddresses | AddressSource
+NATIVE_DEFAULTS: Final = NativeOptions()
+
 Resources = TypeVar("Resources", bound=BackgroundResources)
 Inbox = TypeVar("Inbox", bound=Sink)
 
 
-class ClientOptions(TypedDict, total=False):
+class SharedOptions(TypedDict, total=False):
     """The optional parameters of every multiprocess client; MPClient says what they are."""
 
     client_name: str
     registry: "CollectorRegistry | None"
-    client_count: int
-    client_index: int
     ready_timeout: float
     retry: bool
     engine_ranks: Sequence[int] | None
-    tokenizer: TextTokenizer | None
     lockstep: bool
+    tokenizer: TextTokenizer | None
+
+
+class ClientOptions(SharedOptions, total=False):
+    """The same, and the client's place among others."""
+
+    client_count: int
+    client_index: int
 
 
 class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
@@ -57,6 +63,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         outputs_queue: where `get_output` finds outputs.
         client_addresses: a dict (`input_address`, `output_address`, `stats_update_address`),
             the path of a JSON file that holds one and is followed, ClientAddresses, or a source.
+            With `mode: bind` the addresses are the client's own, into which engines dial.
         client_name: shown in the pods' logs and metrics.
         registry: a prometheus_client registry for metrics; None for none.
         client_count: how many clients share the engines, at least.
@@ -67,6 +74,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         tokenizer: gives outputs of `generate` their text and finds stop strings, such as
             enginecore_client.text.Tokenizer; None for token ids alone.
         lockstep: whether the engines step together, as ranks of a mixture of experts do.
+        native: what is known or wanted of engines that dial in.
+        data_parallel_size: how many engines dial in; None for 1, or as many as `engine_ranks`.
 
     Raises:
         AddressError: client_addresses are wrong.
@@ -88,12 +97,14 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         engine_ranks: Sequence[int] | None = None,
         tokenizer: TextTokenizer | None = None,
         lockstep: bool = False,
+        native: NativeOptions = NATIVE_DEFAULTS,
+        data_parallel_size: int | None = None,
     ) -> None:
         check_place(client_count, client_index)
         check_seconds("ready_timeout", ready_timeout)
-        source = source_of(client_addresses)
-        if engine_ranks is not None:
-            source = RankSource(source, engine_ranks)
+        ids = Ids()
+        choice = EngineChoice(client_index, data_parallel_size, engine_ranks, native)
+        engines = find_engines(client_addresses, choice, ids)
         settings = CoreSettings(
             client_name=client_name,
             client_index=client_index,
@@ -109,9 +120,15 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         self.resources = resources = make_resources()
         self._finalizer = weakref.finalize(self, resources)
         try:
-            core = ClientCore(settings, Ids(), time.time, time.monotonic())
+            core = ClientCore(settings, ids, time.time, time.monotonic(), engines.transport)
             self._driver = resources.driver = Driver(
-                core, source, make_metrics(registry), outputs_queue, resources, resources.post
+                core,
+                engines.source,
+                make_metrics(registry),
+                outputs_queue,
+                resources,
+                resources.post,
+                make_sockets=engines.make_sockets,
             )
         except BaseException:
             self._finalizer()
@@ -130,6 +147,12 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         """
         if self.engine_dead:
             raise EngineDeadError(f"no engine is alive: {self._missing()}")
+
+    @property
+    def client_addresses(self) -> ClientAddresses | None:
+        """Return the addresses in use, None until there are some; in mode `bind` with the ports
+        that the sockets got."""
+        return self._driver.addresses
 
     @property
     def engine_ranks_managed(self) -> list[int]:

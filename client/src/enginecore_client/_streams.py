@@ -138,8 +138,9 @@ class SyncStream(_Stream):
         tokenizer: TextTokenizer | None,
         abort: Abort,
         drop: Abort,
+        mailbox: ThreadMailbox[Any] | None = None,
     ) -> None:
-        self._mailbox: ThreadMailbox[Any] = ThreadMailbox()
+        self._mailbox: ThreadMailbox[Any] = ThreadMailbox() if mailbox is None else mailbox
         super().__init__(request, tokenizer, self._mailbox, abort, drop)
 
     def start(self, add: Add) -> None:

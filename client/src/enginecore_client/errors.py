@@ -43,6 +43,7 @@ class EngineCoreError(Exception):
         copy.__dict__.update(self.__dict__)
         copy.args = self.args
         copy.request_ids = tuple(request_ids)
+        copy.__cause__ = self.__cause__
         return copy
 
 

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from enginecore_wire.outputs import EngineCoreOutputs
+from enginecore_wire.problems import RequestLimits
 from enginecore_wire.requests import EngineCoreRequest
 
 
 class EngineLike(Protocol):
     """An EngineCore: holds requests, and computes one step for all of them at a time."""
+
+    @property
+    def limits(self) -> RequestLimits:
+        """What requests are held to."""
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Take a request in.
