@@ -1,14 +1,15 @@
 """Multipart layout: which frames make a message, and what kind of message frames are."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import CONTROL_TYPES, ControlMessage
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS: Final = {code: msgspec.msgpack.Decoder(kind) for code, kind in CONTROL_TYPES.items()}
+_DECODERS: Final = {code: MsgpackDecoder(kind) for code, kind in CONTROL_TYPES.items()}
 _TYPE_FRAMES: Final = {kind: bytes((code,)) for code, kind in CONTROL_TYPES.items()}
 
 Frame = bytes | memoryview
@@ -32,15 +33,16 @@ def decode_control(frames: Sequence[Frame]) -> ControlMessage | None:
     does not know.
 
     Raises:
-        msgspec.DecodeError: there is no body, or it is not a map of that message.
+        msgspec.DecodeError: the first frame is no control type, there is no body, or it is
+            not a map of that message.
     """
-    decoder: msgspec.msgpack.Decoder[Any] | None = _DECODERS.get(frames[0][0])
+    kind = control_type(frames[0]) if frames else None
+    if kind is None:
+        raise msgspec.DecodeError("control message: expected a first frame of one byte, 80 to 8f")
+    decoder = _DECODERS.get(kind)
     if decoder is None:
         return None
     if len(frames) != 2:
         raise msgspec.DecodeError(f"control message: expected 2 frames, got {len(frames)}")
-    try:
-        message: ControlMessage = decoder.decode(frames[1])
-    except RecursionError:
-        raise msgspec.DecodeError("control message is nested too deeply") from None
+    message: ControlMessage = decoder.decode(frames[1])
     return message
