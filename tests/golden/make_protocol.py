@@ -48,7 +48,8 @@ def messages() -> list[ControlMessage]:
         Ready(
             protocol=1, layout="C", name="chat-0", rank=3, epoch=2, slot=5, nonce=NONCE,
             live_clients=4, outputs_sent=1234, requests=["a-1", "b-2"], engine=ENGINE,
-            vocab_size=49152, model_name="smollm2", runtime="torch", runtime_version="0.1.0",
+            vocab_size=49152, hidden_size=576, model_name="smollm2", runtime="torch",
+            runtime_version="0.1.0",
             limits=Limits(frame_bytes=1024, in_flight=7, prompt_tokens=512),
             timers=Timers(2.0, 8.0, 10.0, 120.0, 30.0),
         ),

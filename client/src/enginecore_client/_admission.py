@@ -36,6 +36,7 @@ class Admission:
             max_model_len=facts.get("max_model_len") or sys.maxsize,
             prompt_tokens=ready.limits.prompt_tokens,
             supports_lora=bool(facts.get("supports_lora", False)),
+            hidden_size=ready.hidden_size,
         )
         self._decoder = checked_decoder(self._limits.vocab_size)
         self._encoder = MsgpackEncoder()
@@ -142,6 +143,7 @@ def unusable(ready: Ready) -> str | None:
     limits, length = ready.limits, ready.engine.get("max_model_len", 1)
     for field, value, low, high in (
         ("vocab_size", ready.vocab_size, 0, _ANY_TOKEN),
+        ("hidden_size", ready.hidden_size, 0, sys.maxsize),
         ("rank", ready.rank, 0, _LAST_RANK),
         ("slot", ready.slot, 0, sys.maxsize),
         ("engine.max_model_len", length, 1, sys.maxsize),

@@ -86,6 +86,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     requests: list[str] = []
     engine: dict[str, Any] = {}
     vocab_size: int = 0
+    hidden_size: int = 0
     model_name: str = ""
     runtime: str = ""
     runtime_version: str = ""

@@ -19,7 +19,11 @@ from enginecore_server.child import write_termination_message
 from enginecore_server.config import ConfigError, load_config
 from enginecore_server.engine_link import LinkError
 from enginecore_server.exposed import BindError
-from enginecore_server.model_facts import UnknownVocabularyError, vocabulary_size
+from enginecore_server.model_facts import (
+    UnknownModelError,
+    embedding_width,
+    vocabulary_size,
+)
 from enginecore_server.reports import AddressError
 from enginecore_server.server import serve
 
@@ -36,9 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(options.config, os.environ)
         vocab_size = vocabulary_size(config.model.path, config.model.vocab_size)
+        hidden_size = embedding_width(config.model.path, config.runtime)
         gc.freeze()
-        return asyncio.run(serve(config, vocab_size, registry))
-    except (ConfigError, UnknownVocabularyError, BindError, LinkError, AddressError) as error:
+        return asyncio.run(serve(config, vocab_size, hidden_size, registry))
+    except (ConfigError, UnknownModelError, BindError, LinkError, AddressError) as error:
         text = f"enginecore-server: {error}"
         print(text, file=sys.stderr)
         write_termination_message(text.encode())

@@ -1,4 +1,5 @@
-"""What a model's files say before any engine has loaded them: the size of its vocabulary.
+"""What a model's files say before any engine has loaded them: the size of its vocabulary and
+of its embeddings.
 
 Reads config.json and GGUF headers with the standard library alone.
 """
@@ -7,6 +8,8 @@ import json
 import struct
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from enginecore_wire.contract import RuntimeConfig
 
 _GGUF_MAGIC: Final = b"GGUF"
 _FIXED: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -18,8 +21,20 @@ _LONGEST: Final = 1 << 28
 """Bytes no single value of a sane header exceeds."""
 
 
-class UnknownVocabularyError(ValueError):
-    """The model's files do not tell its vocabulary size; the text says what to do."""
+EMBEDDINGS_OPTION: Final = "--enable-prompt-embeds"
+"""vLLM's option without which its engine does not survive a prompt of embeddings."""
+
+
+class UnknownModelError(ValueError):
+    """The model's files do not tell what requests are held to; the text says what to do."""
+
+
+class UnknownVocabularyError(UnknownModelError):
+    """The model's files do not tell its vocabulary size."""
+
+
+class UnknownEmbeddingsError(UnknownModelError):
+    """The model's files do not tell how wide its embeddings are."""
 
 
 def vocabulary_size(path: str, configured: int | None) -> int:
@@ -46,6 +61,23 @@ def vocabulary_size(path: str, configured: int | None) -> int:
         ) from error
 
 
+def embedding_width(path: str, runtime: RuntimeConfig) -> int:
+    """Return how wide a prompt's embeddings are; 0 if the engine is not told to take any.
+
+    Raises:
+        UnknownEmbeddingsError: it is told to, and the model's files do not tell.
+    """
+    if EMBEDDINGS_OPTION not in (*runtime.command, *runtime.args):
+        return 0
+    try:
+        return config_size(Path(path) / "config.json", "hidden_size")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnknownEmbeddingsError(
+            f"model.path: the width of the embeddings of {path} is unknown ({error}); give a "
+            f"directory with config.json, or take {EMBEDDINGS_OPTION} out of runtime.args"
+        ) from error
+
+
 def _from_files(path: Path) -> int:
     if path.is_file():
         return gguf_vocabulary(path)
@@ -53,15 +85,15 @@ def _from_files(path: Path) -> int:
         raise ValueError("no such file or directory")
     config = path / "config.json"
     if config.is_file():
-        return config_vocabulary(config)
+        return config_size(config, "vocab_size")
     files = sorted(path.glob("*.gguf"))
     if not files:
         raise ValueError("neither config.json nor a .gguf file is there")
     return gguf_vocabulary(files[0])
 
 
-def config_vocabulary(path: Path) -> int:
-    """Return `vocab_size` of a config.json, its own or its text model's.
+def config_size(path: Path, name: str) -> int:
+    """Return a size of a config.json, its own or its text model's.
 
     Raises:
         ValueError: it has none.
@@ -69,10 +101,10 @@ def config_vocabulary(path: Path) -> int:
     config = json.loads(path.read_bytes())
     holders = [config, config.get("text_config")] if isinstance(config, dict) else []
     for holder in holders:
-        size = holder.get("vocab_size") if isinstance(holder, dict) else None
+        size = holder.get(name) if isinstance(holder, dict) else None
         if type(size) is int and size > 0:
             return size
-    raise ValueError(f"{path.name} has no vocab_size")
+    raise ValueError(f"{path.name} has no {name}")
 
 
 def gguf_vocabulary(path: Path) -> int:

@@ -28,6 +28,7 @@ def ready(state: ServerState, session: Session) -> Ready:
         requests=list(session.requests),
         engine=state.ready_payload,
         vocab_size=state.vocab_size,
+        hidden_size=state.hidden_size,
         model_name=state.served_name,
         runtime=config.runtime.type,
         runtime_version=state.facts.version,

@@ -57,6 +57,7 @@ class EngineServer:
         vocab_size: token ids run from 0 to `vocab_size` - 1.
         environment: what the engine's environment is made from; holds the drain token.
         registry: where metrics are registered.
+        hidden_size: width of prompt embeddings; 0 where the engine takes token ids only.
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
@@ -68,10 +69,11 @@ class EngineServer:
         vocab_size: int,
         environment: Mapping[str, str],
         registry: CollectorRegistry,
+        hidden_size: int = 0,
     ) -> None:
         self._config = config
         self._environment = environment
-        self._state = ServerState(config, vocab_size, secrets.randbits(63))
+        self._state = ServerState(config, vocab_size, secrets.randbits(63), hidden_size)
         self._stop = asyncio.Event()
         self._leaving = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -238,10 +240,13 @@ class EngineServer:
             await asyncio.sleep(TICK_SECONDS)
 
 
-async def serve(config: ServerConfig, vocab_size: int, registry: CollectorRegistry) -> int:
+async def serve(
+    config: ServerConfig, vocab_size: int, hidden_size: int, registry: CollectorRegistry
+) -> int:
     """Run a server with this process's environment; return its exit code.
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
     """
-    return await EngineServer(resolve_listening(config), vocab_size, os.environ, registry).run()
+    listening = resolve_listening(config)
+    return await EngineServer(listening, vocab_size, os.environ, registry, hidden_size).run()

@@ -29,11 +29,15 @@ class ServerState:
         vocab_size: token ids run from 0 to `vocab_size` - 1.
         first_call_id: where the server's own call ids start; random, so that no client hits
             them by chance.
+        hidden_size: width of prompt embeddings; 0 where the engine takes token ids only.
     """
 
-    def __init__(self, config: ServerConfig, vocab_size: int, first_call_id: int) -> None:
+    def __init__(
+        self, config: ServerConfig, vocab_size: int, first_call_id: int, hidden_size: int = 0
+    ) -> None:
         self.config = config
         self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
         self.phases = PhaseLog(time.time, time.monotonic)
         self.book = SessionBook(config.transport.max_clients)
         self._call_ids = itertools.count(first_call_id)
@@ -102,6 +106,7 @@ class ServerState:
             max_model_len=facts.max_model_len,
             prompt_tokens=self.limits.prompt_tokens,
             supports_lora=facts.supports_lora,
+            hidden_size=self.hidden_size,
             tasks=self.tasks,
         )
         self._admission = Admission(model, self.limits, self.id_in_use)

@@ -1,4 +1,4 @@
-"""The vocabulary size from the model's own files."""
+"""The sizes of vocabulary and embeddings from the model's own files."""
 
 import json
 import struct
@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from enginecore_server.model_facts import UnknownVocabularyError, vocabulary_size
+from enginecore_server.model_facts import (
+    UnknownEmbeddingsError,
+    UnknownVocabularyError,
+    embedding_width,
+    vocabulary_size,
+)
+from enginecore_wire.contract import RuntimeConfig
 
 
 def text(value: str) -> bytes:
@@ -114,3 +120,30 @@ def test_silent_directories_are_refused(tmp_path: Path, files: dict[str, str]) -
 def test_a_path_that_is_not_there_is_refused() -> None:
     with pytest.raises(UnknownVocabularyError, match="no such file"):
         vocabulary_size("org/name", None)
+
+
+EMBEDS = RuntimeConfig(type="vllm", args=["--enable-prompt-embeds"])
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        ({"hidden_size": 576, "vocab_size": 9}, 576),
+        ({"text_config": {"hidden_size": 64}}, 64),
+    ],
+)
+def test_width_of_embeddings_where_the_engine_takes_them(
+    tmp_path: Path, config: dict[str, Any], width: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert embedding_width(str(tmp_path), EMBEDS) == width
+    assert embedding_width(str(tmp_path), RuntimeConfig(type="vllm")) == 0
+
+
+@pytest.mark.parametrize("content", ["{}", "{", '{"hidden_size": 0}'])
+def test_unknown_width_of_embeddings_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UnknownEmbeddingsError, match="--enable-prompt-embeds"):
+        embedding_width(str(tmp_path), EMBEDS)
+    with pytest.raises(UnknownEmbeddingsError, match="No such file"):
+        embedding_width("org/name", EMBEDS)
