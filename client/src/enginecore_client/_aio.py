@@ -6,9 +6,10 @@ from typing import Any, TypeVar, Unpack
 
 from enginecore_client._admission import deadline_after
 from enginecore_client._driver import SWEEP_SECONDS
+from enginecore_client._engines import Addresses
 from enginecore_client._loop import LoopResources
 from enginecore_client._mailbox import Signal, TaskMailbox
-from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
+from enginecore_client._mp import EngineOptions, MPClient, check_ids
 from enginecore_client._sequences import build_request
 from enginecore_client._streams import AsyncStream
 from enginecore_client.ops import Op, combine
@@ -34,7 +35,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         RequestRejectedError: an option is wrong.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
         super().__init__(LoopResources, TaskMailbox(), client_addresses, **options)
         self._ready_by: float | None = None
         self._connected = False

@@ -3,7 +3,8 @@
 from typing import Unpack
 
 from enginecore_client._aio import AsyncMPClient
-from enginecore_client._mp import Addresses, ClientOptions
+from enginecore_client._engines import Addresses
+from enginecore_client._mp import EngineOptions
 
 
 class DPAsyncMPClient(AsyncMPClient):
@@ -28,7 +29,7 @@ class DPAsyncMPClient(AsyncMPClient):
         client_addresses: Addresses,
         *,
         data_parallel_rank: int = 0,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[EngineOptions],
     ) -> None:
         options.setdefault("lockstep", True)
         options.setdefault("engine_ranks", [data_parallel_rank])
@@ -55,6 +56,6 @@ class DPLBAsyncMPClient(DPAsyncMPClient):
         RequestRejectedError: an option is wrong.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
         options.setdefault("engine_ranks", None)
         super().__init__(client_addresses, **options)

@@ -11,9 +11,10 @@ from typing import Final, Protocol
 
 import zmq
 
-from enginecore_client._addresses import host_name
+from enginecore_client._addresses import ClientAddresses, host_name
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
+from enginecore_client._connection import Connection
 from enginecore_client._core import ClientCore
 from enginecore_client._events import (
     Announce,
@@ -27,7 +28,15 @@ from enginecore_client._events import (
     Subscribe,
 )
 from enginecore_client._metrics import NoMetrics
-from enginecore_client._resources import BURST, Lookup, SocketSet, Watcher
+from enginecore_client._pairs import SocketSet
+from enginecore_client._resources import (
+    BURST,
+    Callbacks,
+    HostUnreachableError,
+    Lookup,
+    Sockets,
+    Watcher,
+)
 from enginecore_client._sources import AddressSource
 from enginecore_client._states import Channel
 from enginecore_client.errors import ClientClosedError, EngineCoreError
@@ -36,6 +45,11 @@ from enginecore_wire.requests import EngineCoreRequest
 
 SWEEP_SECONDS: Final = 0.1
 """How often time passes for the core, and every socket is looked at once."""
+
+LAST_BURSTS: Final = 256
+"""What came before a connection broke is read first; other engines may go on sending."""
+
+MakeSockets = Callable[[Watcher, Callbacks], Sockets]
 
 
 class Sink(Protocol):
@@ -59,6 +73,7 @@ class Driver:
         watcher: the shell's way to wait for sockets.
         post: runs a callable in the driver's thread or loop; callable from any thread.
         clock: monotonic seconds.
+        make_sockets: makes the sockets that go with the core's transport.
     """
 
     def __init__(
@@ -70,17 +85,20 @@ class Driver:
         watcher: Watcher,
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
+        make_sockets: MakeSockets = SocketSet,
     ) -> None:
         self.core = core
         self.source = source
         self.clock = clock
+        self.addresses: ClientAddresses | None = None
         self.on_change: Callable[[], None] = _nothing
         self._process = os.getpid()
         self._metrics = metrics
         self._inbox = inbox
         self._watcher = watcher
         self._post = post
-        self._sockets = SocketSet(watcher, self.drain, self._monitor, self._loads)
+        self._wanted_feed: tuple[str | None, int] = (None, 0)
+        self._sockets = make_sockets(watcher, Callbacks(self.drain, self._monitor, self._loads))
 
     @property
     def forked(self) -> bool:
@@ -106,28 +124,44 @@ class Driver:
 
     def tick(self) -> None:
         """Let time pass; called every SWEEP_SECONDS and when the source has news."""
-        for link in self._sockets.links():
-            self.drain(link)
+        for source in self._sockets.sources():
+            self.drain(source)
             for channel in Channel:
-                self._monitor(link, channel)
+                self._monitor(source, channel)
         self._loads()
         now = self.clock()
         addresses = self.source.poll(now)
         if addresses is not None:
+            self.addresses = addresses
             self.core.set_addresses(addresses, now)
         self.core.tick(now)
         self.pump()
 
-    def drain(self, link: int) -> None:
-        """Read what an engine sent."""
-        count = self._take(link)
+    def drain(self, source: int) -> None:
+        """Read what came."""
+        count = self._take(source)
         if count:
             self.pump()
-        if count == BURST:
-            self._watcher.again(partial(self.drain, link))
+        if count >= BURST:
+            self._watcher.again(partial(self.drain, source))
 
     def pump(self) -> None:
         """Carry out what the core wants, send what it has, tell of what happened."""
+        self._act()
+        while connections := self.core.take_sendable():
+            for connection in connections:
+                self._send(connection)
+        events = self.core.take_events()
+        if not events:
+            return
+        for event in events:
+            self._metrics.observe(event)
+        for event in events:
+            self._tell(event)
+        self.on_change()
+
+    def _act(self) -> None:
+        """Carry out what the core wants of the sockets."""
         for action in self.core.take_actions():
             match action:
                 case Open():
@@ -138,19 +172,15 @@ class Driver:
                     self._subscribe(address, attempt)
                 case Announce(message):
                     self._sockets.announce(message)
-        for connection in self.core.take_sendable():
-            while (item := connection.next_frames()) is not None:
-                if not self._sockets.send(connection.link, *item):
-                    break
-                connection.sent()
-        events = self.core.take_events()
-        if not events:
-            return
-        for event in events:
-            self._metrics.observe(event)
-        for event in events:
-            self._tell(event)
-        self.on_change()
+
+    def exited(self, rank: int, ending: str) -> None:
+        """Take note that the process of a rank ended; may be called from any thread."""
+
+        def tell() -> None:
+            self.core.exited(rank, ending, self.clock())
+            self.pump()
+
+        self._post(tell)
 
     def add(
         self, request: EngineCoreRequest, sink: Sink | None, timeout: float | None, *, retry: bool
@@ -196,13 +226,13 @@ class Driver:
 
     def _open(self, action: Open) -> None:
         if not action.endpoint.named:
-            self._connect(action, action.endpoint.key)
+            self._connect(action, action.endpoint.addresses)
             return
 
         def found(result: tuple[str, ...] | OSError) -> None:
             self._post(lambda: self._resolved(action, result))
 
-        Lookup(found).start(action.endpoint.key, action.attempt)
+        Lookup(found).start(action.endpoint.addresses, action.attempt)
 
     def _resolved(self, action: Open, result: tuple[str, ...] | OSError) -> None:
         if self.core.closed or not self.core.is_open(action.link):
@@ -219,38 +249,58 @@ class Driver:
         except zmq.ZMQError as error:
             self.core.unreachable(action.link, f"ZMQ cannot connect there ({error.strerror})")
 
+    def _send(self, connection: Connection) -> None:
+        """Send what an engine's connection has to say, as far as ZMQ takes it."""
+        try:
+            while (item := connection.next_frames()) is not None:
+                if not self._sockets.send(connection.link, *item):
+                    return
+                connection.sent()
+        except HostUnreachableError:
+            self.core.disconnected(connection.link, Channel.INPUT, self.clock())
+            self._act()
+
     def _subscribe(self, address: str | None, attempt: int) -> None:
         self._sockets.subscribe(None)
+        wanted = self._wanted_feed = address, attempt
         if address is None or host_name(address) is None:
             self._sockets.subscribe(address)
             return
 
+        def use(ip_address: str) -> None:
+            if self._wanted_feed == wanted:  # a slow look-up may end after a later one
+                self._sockets.subscribe(ip_address)
+
         def found(result: tuple[str, ...] | OSError) -> None:
             if not isinstance(result, OSError):
-                self._post(lambda: self._sockets.subscribe(result[0]))
+                self._post(lambda: use(result[0]))
 
         Lookup(found).start((address,), attempt)
 
-    def _monitor(self, link: int, channel: Channel) -> None:
-        changes = list(self._sockets.transitions(link, channel))
+    def _monitor(self, source: int, channel: Channel) -> None:
+        changes = list(self._sockets.changes(source, channel))
         if not changes:
             return
-        while self._take(link):  # what came before the change counts before it
-            pass
+        for _ in range(LAST_BURSTS):  # what came before the change counts before it
+            if not self._take(source):
+                break
         now = self.clock()
-        for up in changes:
+        for link, up in changes:
             if up:
                 self.core.connected(link, channel, now)
             else:
                 self.core.disconnected(link, channel, now)
         self.pump()
 
-    def _take(self, link: int) -> int:
-        """Give the core what an engine sent, at most BURST messages; return how many."""
+    def _take(self, source: int) -> int:
+        """Give the core what came, at most BURST messages; return how many."""
         now = self.clock()
         count = 0
-        for frames in self._sockets.messages(link):
-            self.core.receive(link, frames, now)
+        for link, channel, frames in self._sockets.messages(source):
+            if channel is Channel.OUTPUT:
+                self.core.receive(link, frames, now)
+            else:
+                self.core.announced(link, frames[0], now)
             count += 1
         return count
 

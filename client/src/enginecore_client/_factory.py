@@ -5,9 +5,10 @@ from typing import Unpack
 
 from enginecore_client._aio import AsyncMPClient
 from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
+from enginecore_client._engines import Addresses
 from enginecore_client._face import EngineCoreClient
 from enginecore_client._inproc import InprocClient
-from enginecore_client._mp import Addresses, ClientOptions, SharedOptions
+from enginecore_client._mp import ClientOptions, EngineOptions, SharedOptions
 from enginecore_client._sync import SyncMPClient
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.engine import EngineLike
@@ -50,7 +51,9 @@ def make_client(
         )
     if multiprocess_mode:
         options.setdefault("lockstep", data_parallel_size > 1)
-        return SyncMPClient(_given(client_addresses), **options)
+        return SyncMPClient(
+            _given(client_addresses), data_parallel_size=data_parallel_size, **options
+        )
     if asyncio_mode:
         raise RequestRejectedError(
             "asyncio_mode: got True, allowed: False without multiprocess_mode, because a step of "
@@ -106,8 +109,9 @@ def make_async_mp_client(
             f"data_parallel_size: got {data_parallel_size!r}, allowed: 1 or more",
             field="data_parallel_size",
         )
-    whole: ClientOptions = {
+    whole: EngineOptions = {
         **options,
+        "data_parallel_size": data_parallel_size,
         "client_count": client_count,
         "client_index": client_index,
     }

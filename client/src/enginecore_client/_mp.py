@@ -46,6 +46,7 @@ class SharedOptions(TypedDict, total=False):
     engine_ranks: Sequence[int] | None
     lockstep: bool
     tokenizer: TextTokenizer | None
+    native: NativeOptions
 
 
 class ClientOptions(SharedOptions, total=False):
@@ -53,6 +54,12 @@ class ClientOptions(SharedOptions, total=False):
 
     client_count: int
     client_index: int
+
+
+class EngineOptions(ClientOptions, total=False):
+    """The same, and how many engines there are."""
+
+    data_parallel_size: int | None
 
 
 class MPClient(EngineCoreClient, Generic[Resources, Inbox]):

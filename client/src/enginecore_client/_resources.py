@@ -1,4 +1,4 @@
-"""The sockets of a client: opened with the options the protocol wants, closed exactly once.
+"""What the sockets of a client have in common: options, waiting, the coordinator, names.
 
 Nothing here refers to a client. Sockets belong to one thread (or loop); only `Lookup` uses
 another one, because a resolver may block for many seconds.
@@ -8,26 +8,18 @@ import contextlib
 import socket as sockets
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from enginecore_client._addresses import host_name, with_host
 from enginecore_client._states import Channel
-from enginecore_wire.control import Bye
-from enginecore_wire.frames import Frame, encode_control
+from enginecore_wire.frames import Frame
 
 BURST: Final = 64
 """Messages taken from one socket before others get their turn."""
 
-FAREWELL_MS: Final = 100
-"""How long BYE may take to leave."""
-
-_IO_THREADS: Final = 2
-_WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_OPTIONS: Final = {
+OPTIONS: Final = {
     zmq.SNDHWM: 1000,
     zmq.RCVHWM: 0,
     zmq.HEARTBEAT_IVL: 1000,
@@ -40,6 +32,9 @@ _OPTIONS: Final = {
     zmq.IPV6: 1,
     zmq.LINGER: 0,
 }
+"""What every socket that connects is set to."""
+
+IO_THREADS: Final = 2
 
 Socket = zmq.Socket[bytes]
 
@@ -57,172 +52,114 @@ class Watcher(Protocol):
         """Call `callback` soon: there may be more to read than was read."""
 
 
-class Pair:
-    """The two DEALERs to one engine and their monitors."""
+class Callbacks(NamedTuple):
+    """Whom sockets tell that there may be something to read.
 
-    def __init__(self, context: zmq.Context[Any], routing_id: bytes, addresses: tuple[str, str]):
-        self._sockets: dict[Channel, Socket] = {}
-        self.monitors: dict[Channel, Socket] = {}
-        try:
-            for channel, address in zip(Channel, addresses, strict=True):
-                self._open(context, channel, routing_id, address)
-        except zmq.ZMQError:
-            self.close(farewell=False)
-            raise
-
-    @property
-    def output(self) -> Socket:
-        """Return the socket on which everything arrives."""
-        return self._sockets[Channel.OUTPUT]
-
-    def send(self, channel: Channel, frames: list[Frame]) -> bool:
-        """Hand frames to ZMQ; False when it does not take them now."""
-        try:
-            self._sockets[channel].send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        return True
-
-    def close(self, *, farewell: bool) -> None:
-        """Close everything; `farewell` says BYE first."""
-        linger = 0
-        if farewell and self.send(Channel.INPUT, list(encode_control(Bye()))):
-            linger = FAREWELL_MS
-        for channel, socket in self._sockets.items():
-            socket.disable_monitor()
-            socket.close(linger if channel is Channel.INPUT else 0)
-        for monitor in self.monitors.values():
-            monitor.close(0)
-
-    def _open(
-        self, context: zmq.Context[Any], channel: Channel, routing_id: bytes, address: str
-    ) -> None:
-        socket = context.socket(zmq.DEALER)
-        self._sockets[channel] = socket
-        for option, value in _OPTIONS.items():
-            socket.setsockopt(option, value)
-        socket.setsockopt(zmq.ROUTING_ID, routing_id)
-        socket.setsockopt(zmq.IMMEDIATE, 1 if channel is Channel.INPUT else 0)
-        self.monitors[channel] = socket.get_monitor_socket(_WATCHED)
-        socket.connect(address)
-
-
-class SocketSet:
-    """All sockets of one client.
-
-    Args:
-        watcher: the shell's way to wait for sockets.
-        on_output: called with a link whose output socket may have messages.
-        on_monitor: called with a link and the channel whose monitor may have events.
-        on_loads: called when the coordinator may have published.
+    `on_messages` is called with a source, `on_monitor` with a source and a channel, `on_loads`
+    when the coordinator may have published.
     """
 
-    def __init__(
-        self,
-        watcher: Watcher,
-        on_output: Callable[[int], None],
-        on_monitor: Callable[[int, Channel], None],
-        on_loads: Callable[[], None],
-    ) -> None:
-        self._watcher = watcher
-        self._on_output = on_output
-        self._on_monitor = on_monitor
-        self._on_loads = on_loads
-        self._context: zmq.Context[Any] | None = zmq.Context(io_threads=_IO_THREADS)
-        self._pairs: dict[int, Pair] = {}
-        self._feed: Socket | None = None
+    on_messages: Callable[[int], None]
+    on_monitor: Callable[[int, Channel], None]
+    on_loads: Callable[[], None]
+
+
+class Sockets(Protocol):
+    """All sockets of one client, however engines are reached.
+
+    What is read together is a source; what belongs to one engine is a link.
+    """
 
     def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:
-        """Open the pair of a link to IP addresses.
+        """Make a link ready to send and receive.
 
         Raises:
             zmq.ZMQError: an address is not one that ZMQ connects to.
         """
-        if self._context is None:
-            return
-        pair = Pair(self._context, routing_id, addresses)
-        self._pairs[link] = pair
-        self._watcher.watch(pair.output, partial(self._on_output, link))
-        for channel, monitor in pair.monitors.items():
-            self._watcher.watch(monitor, partial(self._on_monitor, link, channel))
 
     def close(self, link: int, *, farewell: bool) -> None:
-        """Close the pair of a link, if it is open."""
-        pair = self._pairs.pop(link, None)
-        if pair is not None:
-            for socket in (pair.output, *pair.monitors.values()):
-                self._watcher.unwatch(socket)
-            pair.close(farewell=farewell)
+        """End a link, if it is open; `farewell` says BYE first where that is known."""
+
+    def sources(self) -> list[int]:
+        """Return what `messages` and `changes` can be asked for."""
+
+    def messages(self, source: int) -> Iterator[tuple[int, Channel, list[Frame]]]:
+        """Yield link, channel and frames of what came, at most BURST messages."""
+
+    def changes(self, source: int, channel: Channel) -> Iterator[tuple[int, bool]]:
+        """Yield a link and True for each connection that was made, False for each that broke."""
+
+    def send(self, link: int, channel: Channel, frames: list[Frame]) -> bool:
+        """Hand frames to ZMQ; False when it does not take them now.
+
+        Raises:
+            HostUnreachableError: the link's engine is not connected (where that is known).
+        """
 
     def subscribe(self, address: str | None) -> None:
-        """Take load reports from `address` from now on; None, or an address that ZMQ does not
-        connect to: from nobody."""
-        if self._feed is not None:
-            self._watcher.unwatch(self._feed)
-            self._feed.close(0)
-            self._feed = None
-        if address is not None and self._context is not None:
-            feed = self._context.socket(zmq.XSUB)
-            for option, value in _OPTIONS.items():
-                feed.setsockopt(option, value)
-            try:
-                feed.connect(address)
-            except zmq.ZMQError:
-                feed.close(0)
-                return
-            feed.send(b"\x01")
-            self._feed = feed
-            self._watcher.watch(feed, self._on_loads)
+        """Take load reports from a coordinator from now on, or from nobody."""
 
     def announce(self, message: bytes) -> None:
         """Send a message to the coordinator, if there is one and it is connected."""
-        if self._feed is not None:
-            with contextlib.suppress(zmq.Again):
-                self._feed.send(message, zmq.NOBLOCK)
-
-    def links(self) -> list[int]:
-        """Return the links whose pairs are open."""
-        return list(self._pairs)
-
-    def send(self, link: int, channel: Channel, frames: list[Frame]) -> bool:
-        """Hand frames to ZMQ; False when it does not take them now."""
-        pair = self._pairs.get(link)
-        if pair is None or not pair.send(channel, frames):
-            return False
-        if channel is Channel.OUTPUT:
-            self._watcher.again(partial(self._on_output, link))
-        return True
-
-    def messages(self, link: int) -> Iterator[list[Frame]]:
-        """Yield what an engine sent, at most BURST messages."""
-        pair = self._pairs.get(link)
-        return iter(()) if pair is None else _received(pair.output)
 
     def loads(self) -> Iterator[list[Frame]]:
         """Yield what the coordinator published, at most BURST messages."""
-        return iter(()) if self._feed is None else _received(self._feed)
-
-    def transitions(self, link: int, channel: Channel) -> Iterator[bool]:
-        """Yield True for each HANDSHAKE_SUCCEEDED and False for each DISCONNECTED."""
-        pair = self._pairs.get(link)
-        for frames in () if pair is None else _received(pair.monitors[channel]):
-            event = parse_monitor_message([bytes(frame) for frame in frames])["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                yield True
-            elif event == zmq.EVENT_DISCONNECTED:
-                yield False
 
     def close_all(self, *, farewell: bool = True) -> None:
         """Close every socket and the context; later calls do nothing."""
-        for link in self.links():
-            self.close(link, farewell=farewell)
-        self.subscribe(None)
-        context, self._context = self._context, None
-        if context is not None:
-            context.term()
 
 
-def _received(socket: Socket) -> Iterator[list[Frame]]:
+class HostUnreachableError(Exception):
+    """Nobody is connected under the name that a message was for."""
+
+
+class LoadFeed:
+    """The subscription to a coordinator.
+
+    Args:
+        watcher: the shell's way to wait for sockets.
+        on_loads: called when the coordinator may have published.
+    """
+
+    def __init__(self, watcher: Watcher, on_loads: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._on_loads = on_loads
+        self._socket: Socket | None = None
+
+    def subscribe(self, context: zmq.Context[Any] | None, address: str | None) -> None:
+        """Take load reports from `address` from now on; None, or an address that ZMQ does not
+        connect to: from nobody."""
+        if self._socket is not None:
+            self._watcher.unwatch(self._socket)
+            self._socket.close(0)
+            self._socket = None
+        if address is None or context is None:
+            return
+        socket: Socket = context.socket(zmq.XSUB)
+        for option, value in OPTIONS.items():
+            socket.setsockopt(option, value)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError:
+            socket.close(0)
+            return
+        socket.send(b"\x01")
+        self._socket = socket
+        self._watcher.watch(socket, self._on_loads)
+
+    def announce(self, message: bytes) -> None:
+        """Send a message to the coordinator, if there is one and it is connected."""
+        if self._socket is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(message, zmq.NOBLOCK)
+
+    def messages(self) -> Iterator[list[Frame]]:
+        """Yield what the coordinator published, at most BURST messages."""
+        return iter(()) if self._socket is None else received(self._socket)
+
+
+def received(socket: Socket) -> Iterator[list[Frame]]:
+    """Yield what came on a socket, at most BURST messages."""
     for _ in range(BURST):
         try:
             frames: list[Frame] = [socket.recv(zmq.NOBLOCK)]

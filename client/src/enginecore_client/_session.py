@@ -293,4 +293,4 @@ class PodTransport(Transport):
 
     def reopen_seconds(self, failures: int) -> float:
         """Back off: the pod behind an address may be gone for good."""
-        return min(REOPEN_FIRST_SECONDS * 2**failures, REOPEN_MAX_SECONDS)
+        return min(REOPEN_FIRST_SECONDS * 2.0**failures, REOPEN_MAX_SECONDS)

@@ -34,7 +34,7 @@ class StaticSource:
     """Addresses that stay as they are."""
 
     def __init__(self, addresses: ClientAddresses) -> None:
-        if not addresses.endpoints:
+        if addresses.mode == "connect" and not addresses.endpoints:
             raise AddressError("client_addresses name no engine: input_address is empty")
         self._addresses: ClientAddresses | None = addresses
 
@@ -91,6 +91,9 @@ class FileSource:
             addresses = ClientAddresses.from_file(self._path)
         except AddressError as error:
             self.problem = error.message
+            return None
+        if addresses.mode != "connect":
+            self.problem = "a client that connects cannot change to mode 'bind'; create another one"
             return None
         self.problem = ""
         self._seen = look

@@ -7,8 +7,9 @@ from typing import Any, TypeVar, Unpack
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
 from enginecore_client._driver import SWEEP_SECONDS
+from enginecore_client._engines import Addresses
 from enginecore_client._mailbox import ThreadMailbox
-from enginecore_client._mp import Addresses, ClientOptions, MPClient, check_ids
+from enginecore_client._mp import EngineOptions, MPClient, check_ids
 from enginecore_client._sequences import build_request
 from enginecore_client._streams import SyncStream
 from enginecore_client._thread import ThreadResources
@@ -36,7 +37,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         ProtocolMismatchError: an engine refuses this client.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
         super().__init__(ThreadResources, ThreadMailbox(), client_addresses, **options)
         self._driver.on_change = self.resources.changed.notify_all
         try:

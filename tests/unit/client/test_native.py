@@ -1,0 +1,290 @@
+"""What the core makes of engines that dial in: no socket, a clock the test moves."""
+
+from typing import Any
+
+import pytest
+
+from enginecore_client import (
+    EngineCoreRequest,
+    EngineDeadError,
+    EngineNotReadyError,
+    FinishReason,
+    RequestRejectedError,
+    SamplingParams,
+)
+from enginecore_client._events import CallEnded, Delivered, EngineDown, EngineUp, RequestEnded
+from enginecore_client._states import FINAL, NATIVE_TRANSITIONS, Move, State
+from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from support.native_link import PROBE_ID, NativeLink
+
+SINK = object()
+
+
+def add(link: NativeLink, name: str = "r", rank: int | None = None, prompt=(1, 2), **options: Any):
+    request = EngineCoreRequest(
+        name, [*prompt], sampling_params=SamplingParams(max_tokens=9), data_parallel_rank=rank
+    )
+    record = link.core.add(request, SINK, link.now, **options)
+    link.run()
+    return record
+
+
+def of(kind: type, events: list[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def ended(events: list[Any]) -> list[tuple[str, type | None]]:
+    return [(e.record.request_id, e.error and type(e.error)) for e in of(RequestEnded, events)]
+
+
+def two() -> NativeLink:
+    link = NativeLink(0, 1)
+    link.announce(0)
+    link.announce(1)
+    assert link.core.all_ready()
+    return link
+
+
+def test_every_native_state_ends_for_good() -> None:
+    for state, row in NATIVE_TRANSITIONS.items():
+        if state in FINAL:
+            assert row == {}
+        else:
+            assert row[Move.GONE] is State.LOST
+            assert row[Move.DIED] is State.DEAD
+
+
+def test_ready_payload_makes_an_engine_ready() -> None:
+    link = NativeLink(3, client_index=5, vocab_size=500, model_name="m")
+    assert link.core.missing(link.now + 7) == [
+        "rank 3 at tcp://*:1: has not dialled in and said READY for 7 s"
+    ]
+    with pytest.raises(EngineNotReadyError, match="rank 3"):
+        add(link)
+    (up,) = of(EngineUp, link.announce(3, max_model_len=50, num_gpu_blocks=9))
+    assert (up.engine, up.ready.slot, up.ready.vocab_size) == (3, 5, 500)
+    assert up.ready.engine["num_gpu_blocks"] == 9
+    assert up.ready.runtime_version == "0.32.0"
+    record = add(link)
+    assert record.engine == 3
+    assert link.engines[3].adds[0].client_index == 5
+    link.token(3, 0, 7)
+    (event,) = of(Delivered, link.token(3, 0, 8, reason=FinishReason.LENGTH))
+    assert event.engine == 3
+    assert link.core.unfinished == 0
+
+
+def test_request_is_bounded_by_what_is_known() -> None:
+    link = NativeLink(0, vocab_size=10)
+    link.announce(0, max_model_len=4)
+    with pytest.raises(RequestRejectedError, match=r"prompt_token_ids"):
+        add(link, prompt=[1, 10])
+    with pytest.raises(RequestRejectedError, match="prompt"):
+        add(link, prompt=[1, 2, 3, 4, 5])
+    assert link.engines[0].adds == []
+
+
+def test_token_ids_are_unbounded_when_nobody_knows_the_vocabulary() -> None:
+    link = NativeLink(0)
+    link.announce(0)
+    add(link, prompt=[10**6])
+    assert link.engines[0].adds[0].prompt_token_ids == [10**6]
+
+
+def test_empty_payload_is_an_engine_that_says_nothing_about_itself() -> None:
+    link = NativeLink(0, engine_version="0.19.1")
+    (up,) = of(EngineUp, link.announce(0, payload=b""))
+    assert up.ready.engine == {}
+    assert up.ready.runtime_version == "0.19.1"
+    add(link)
+
+
+UNREADABLE = [b"\x92\x01\x02", b"READY", b"\x81"]
+
+
+@pytest.mark.parametrize("payload", UNREADABLE)
+def test_unreadable_payload_harms_nothing_else(payload: bytes) -> None:
+    link = two()
+    link.announce(1, payload=payload)
+    assert link.core.unreadable == 1
+    (line,) = link.core.missing(link.now)
+    assert "rank 1" in line
+    assert "READY payload cannot be read" in line
+    add(link, rank=0)
+    link.announce(1)
+    assert link.core.all_ready()
+
+
+@pytest.mark.parametrize("length", [0, -1, "100", 2.5, True])
+def test_payload_no_client_can_work_with(length) -> None:
+    link = NativeLink(0)
+    link.announce(0, max_model_len=length)
+    assert not link.core.all_ready()
+    refusal = link.core.refusal()
+    assert refusal is not None
+    assert "max_model_len" in refusal
+    link.announce(0)
+    assert link.core.all_ready()
+    assert link.core.refusal() is None
+
+
+LOSSES = [
+    ("down", lambda link: link.down(1), "its connection to the input socket closed"),
+    ("dead", lambda link: link.raw(1, ENGINE_CORE_DEAD), "the engine process died"),
+    ("exit", lambda link: link.exit(1, "ended by signal 9"), "process ended by signal 9"),
+    ("taken over", lambda link: link.announce(1), "another process of its rank took its place"),
+]
+
+
+@pytest.mark.parametrize(("lose", "text"), [row[1:] for row in LOSSES], ids=[r[0] for r in LOSSES])
+def test_loss_ends_what_was_on_that_engine_and_nothing_else(lose, text: str) -> None:
+    link = two()
+    add(link, "zero", rank=0)
+    add(link, "one", rank=1)
+    link.token(1, 0, 5)
+    future = object()
+    call = link.core.call(link.links[1], "is_sleeping", [], future, None)
+    events = lose(link)
+    assert ended(events) == [("one", EngineDeadError)]
+    (down,) = of(EngineDown, events)
+    assert down.engine == 1
+    assert text in str(down.error)
+    (lost,) = of(CallEnded, events)
+    assert lost.record is call
+    assert isinstance(lost.error, EngineDeadError)
+    assert lost.error.engine == 1
+    of_zero = link.token(0, 0, 5, reason=FinishReason.LENGTH)
+    assert len(of(Delivered, of_zero)) == 1
+    assert link.core.unfinished == 0
+
+
+def test_next_process_takes_over() -> None:
+    link = two()
+    link.exit(1, "ended with status 1")
+    with pytest.raises(EngineNotReadyError, match=r"rank 1 .*process ended with status 1"):
+        link.core.call_targets(1)
+    assert [r.engine for r in (add(link, "a"), add(link, "b"))] == [0, 0]
+    (up,) = of(EngineUp, link.announce(1, max_model_len=33))
+    assert up.ready.engine["max_model_len"] == 33
+    assert link.core.all_ready()
+    assert add(link, "c", rank=1).engine == 1
+    assert [request.external_req_id for request in link.engines[1].adds] == ["c"]
+
+
+def test_request_without_a_token_is_sent_again() -> None:
+    link = NativeLink(0)
+    link.announce(0)
+    add(link, "r", retry=True)
+    assert ended(link.down(0)) == []
+    link.announce(0)
+    link.wait(0.2)
+    assert [request.external_req_id for request in link.engines[0].adds] == ["r"]
+
+
+def test_engine_that_comes_back_is_asked_and_told_to_forget() -> None:
+    link = two()
+    add(link, "old", rank=1)
+    old = link.engines[1].adds[0].request_id
+    link.down(1)
+    link.wait(1.0)
+    assert link.engines[1].probes == 0
+    link.engines[1].connected = True
+    link.wait(1.0)
+    assert link.engines[1].aborts == [old]
+    assert link.engines[1].probes == 1
+    assert not link.core.all_ready()
+    events = link.token(1, 0, 7)
+    assert of(Delivered, events) == []
+    (up,) = of(EngineUp, link.reply(1))
+    assert up.ready.engine["max_model_len"] == 100
+    assert link.core.all_ready()
+    add(link, "new", rank=1)
+    assert len(link.engines[1].adds) == 2
+    link.wait(1.0)
+    assert link.engines[1].probes == 1
+
+
+def test_engine_is_asked_again_when_it_breaks_off_again() -> None:
+    link = two()
+    add(link, "old", rank=1)
+    old = link.engines[1].adds[0].request_id
+    for _ in range(2):
+        link.down(1)
+        link.engines[1].connected = True
+        link.wait(0.2)
+    assert link.engines[1].aborts == [old, old]
+    assert link.engines[1].probes == 2
+
+
+def test_process_that_ended_is_not_waited_for() -> None:
+    link = two()
+    link.down(1)
+    link.exit(1, "ended by signal 9")
+    link.engines[1].connected = True
+    link.wait(1.0)
+    assert link.engines[1].probes == 0
+
+
+def test_silent_engine_is_asked_then_given_up() -> None:
+    link = NativeLink(0, probe_seconds=4.0)
+    link.announce(0)
+    add(link)
+    link.wait(1.9)
+    assert link.engines[0].probes == 0
+    link.wait(0.4)
+    assert link.engines[0].probes == 1
+    events = link.wait(1.4)
+    assert of(EngineDown, events) == []
+    (down,) = of(EngineDown, link.wait(0.6))
+    assert "was silent for 4" in str(down.error)
+
+
+def test_engine_that_answers_is_kept() -> None:
+    link = NativeLink(0, probe_seconds=4.0)
+    link.announce(0)
+    for round_ in range(1, 4):
+        assert of(EngineDown, link.wait(2.3)) == []
+        assert link.engines[0].probes == round_
+        link.reply(0)
+    add(link)
+    for _ in range(4):
+        link.wait(1.5)
+        link.token(0, 0, 1)
+    assert link.engines[0].probes == 3
+
+
+def test_engine_is_not_asked_while_it_runs_a_call() -> None:
+    link = NativeLink(0, probe_seconds=1.0)
+    link.announce(0)
+    link.core.call(link.links[0], "sleep", [1, "abort"], object(), None)
+    link.run()
+    assert of(EngineDown, link.wait(5.0)) == []
+    link.reply(0)
+    assert link.engines[0].probes == 0
+    link.wait(0.7)
+    assert link.engines[0].probes == 1
+
+
+def test_silence_is_forgiven_to_a_client_that_did_not_run() -> None:
+    link = NativeLink(0, probe_seconds=1.0)
+    link.announce(0)
+    link.now += 60
+    link.core.tick(link.now)
+    assert of(EngineDown, link.run()) == []
+
+
+def test_silence_is_no_matter_without_a_limit() -> None:
+    link = NativeLink(0)
+    link.announce(0)
+    assert of(EngineDown, link.wait(100, step=0.9)) == []
+    assert link.engines[0].calls == []
+
+
+def test_probe_is_a_call_every_engine_knows() -> None:
+    link = NativeLink(0, client_index=2, probe_seconds=1.0)
+    link.announce(0)
+    link.wait(0.6)
+    (call,) = link.engines[0].calls
+    assert (call.client_index, call.call_id, call.method, call.args) == (
+        2, PROBE_ID, "is_sleeping", [],
+    )  # fmt: skip
