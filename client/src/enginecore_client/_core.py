@@ -40,6 +40,7 @@ from enginecore_client.errors import (
     RequestRejectedError,
     RequestTimeoutError,
 )
+from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.coordination import LoadReport
 from enginecore_wire.frames import Frame
 from enginecore_wire.outputs import EngineCoreOutputs
@@ -477,4 +478,4 @@ class ClientCore:
             raise ClientClosedError("the client is closed; create another one")
 
 
-_LOADS: Final = msgspec.msgpack.Decoder(LoadReport)
+_LOADS: Final = MsgpackDecoder(LoadReport)

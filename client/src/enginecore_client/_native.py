@@ -19,6 +19,7 @@ from enginecore_client._admission import unusable
 from enginecore_client._connection import Connection, Opening, Transport
 from enginecore_client._states import NATIVE_TRANSITIONS, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
+from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import ControlMessage, Limits, Phase, PhaseChange, Ready
 from enginecore_wire.frames import Frame
 from enginecore_wire.handshake import engine_identity
@@ -39,6 +40,7 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         vocab_size: token ids from this one on are refused; None where nobody knows it. vLLM's
             READY payload does not say, and a token id past the vocabulary kills its engine.
+        hidden_size: width of prompt embeddings, for engines that take them; 0 for token ids only.
         engine_version: the engines' version as declared, such as "0.32.0", for those that do
             not announce it (vLLM before 0.23).
         model_name: shown in metrics.
@@ -48,6 +50,7 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     vocab_size: int | None = None
+    hidden_size: int = 0
     engine_version: str = ""
     model_name: str = ""
     probe_seconds: float | None = None
@@ -221,6 +224,7 @@ class NativeConnection(Connection):
             slot=self._facts.client_index,
             engine=engine,
             vocab_size=options.vocab_size or 0,
+            hidden_size=options.hidden_size,
             model_name=options.model_name,
             runtime_version=str(version),
             limits=Limits(in_flight=options.in_flight),
@@ -229,7 +233,7 @@ class NativeConnection(Connection):
     def _is_reply(self, body: Frame) -> bool:
         try:
             reply = _REPLY.decode(body).utility_output
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.DecodeError:
             return False
         return reply is not None and reply[:1] == [self._probe_id]
 
@@ -273,7 +277,7 @@ class _Reply(msgspec.Struct, array_like=True):
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_FACTS: Final = msgspec.msgpack.Decoder(dict[str, Any])
-_REPLY: Final = msgspec.msgpack.Decoder(_Reply)
+_FACTS: Final = MsgpackDecoder(dict[str, Any])
+_REPLY: Final = MsgpackDecoder(_Reply)
 _NOT_READY: Final = PhaseChange(phase=Phase.LOADING)
 """What a message stands for that comes from an engine which is not (or no more) in use."""

@@ -99,7 +99,7 @@ def test_empty_payload_is_an_engine_that_says_nothing_about_itself() -> None:
     add(link)
 
 
-UNREADABLE = [b"\x92\x01\x02", b"READY", b"\x81"]
+UNREADABLE = [b"\x92\x01\x02", b"READY", b"\x81", b"\x81\xa1a" + 3000 * b"\x91" + b"\xc0"]
 
 
 @pytest.mark.parametrize("payload", UNREADABLE)
@@ -288,3 +288,10 @@ def test_probe_is_a_call_every_engine_knows() -> None:
     assert (call.client_index, call.call_id, call.method, call.args) == (
         2, PROBE_ID, "is_sleeping", [],
     )  # fmt: skip
+
+
+def test_deeply_nested_loads_end_nothing() -> None:
+    link = two()
+    link.core.receive_loads([b"\x93\xc0\x00" + 3000 * b"\x91" + b"\xc2"], link.now)
+    assert link.core.unreadable == 1
+    add(link)
