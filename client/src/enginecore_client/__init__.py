@@ -6,7 +6,12 @@ Start at AsyncMPClient (asyncio) or SyncMPClient (threads); docs/client.md is th
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._aio import AsyncMPClient
 from enginecore_client._cluster import ClusterSource
+from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
+from enginecore_client._face import EngineCoreClient
+from enginecore_client._factory import make_async_mp_client, make_client
+from enginecore_client._inproc import InprocClient
 from enginecore_client._metrics import start_metrics_server
+from enginecore_client._mp import MPClient
 from enginecore_client._sources import AddressSource, FileSource, StaticSource
 from enginecore_client._streams import AsyncStream, SyncStream
 from enginecore_client._sync import SyncMPClient
@@ -38,6 +43,9 @@ __all__ = [
     "ClientAddresses",
     "ClientClosedError",
     "ClusterSource",
+    "DPAsyncMPClient",
+    "DPLBAsyncMPClient",
+    "EngineCoreClient",
     "EngineCoreError",
     "EngineCoreOutput",
     "EngineCoreOutputs",
@@ -47,7 +55,9 @@ __all__ = [
     "EngineNotReadyError",
     "FileSource",
     "FinishReason",
+    "InprocClient",
     "LostOutputsError",
+    "MPClient",
     "NotPermittedError",
     "OutputKind",
     "OverloadedError",
@@ -61,5 +71,7 @@ __all__ = [
     "SyncMPClient",
     "SyncStream",
     "UtilityError",
+    "make_async_mp_client",
+    "make_client",
     "start_metrics_server",
 ]
