@@ -85,7 +85,7 @@ def _bytes(tree):
         (EngineCoreOutputs, lambda ext: [0, [], None, 1.0, [7, None, [None, ext]]]),
         (EngineCoreOutputs, lambda ext: [0, [["r", [1], *[None] * 6, {"a": [ext]}]]]),
         (UtilityCall, lambda ext: [0, 1, "collective_rpc", [ext]]),
-        (object, lambda ext: {"a": ext}),
+        (dict, lambda ext: {"a": ext}),
     ],
 )
 def test_extension_is_not_read(kind, tree, code, reason):
