@@ -37,6 +37,7 @@ class Admission:
             prompt_tokens=ready.limits.prompt_tokens,
             supports_lora=bool(facts.get("supports_lora", False)),
             hidden_size=ready.hidden_size,
+            modalities=frozenset(ready.modalities),
         )
         self._decoder = checked_decoder(self._limits.vocab_size)
         self._encoder = MsgpackEncoder()

@@ -87,6 +87,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     engine: dict[str, Any] = {}
     vocab_size: int = 0
     hidden_size: int = 0
+    modalities: tuple[str, ...] = ()
     model_name: str = ""
     runtime: str = ""
     runtime_version: str = ""

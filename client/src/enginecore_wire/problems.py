@@ -9,8 +9,9 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine can take; counts are tokens.
 
     `prompt_tokens` 0 sets no bound besides `max_model_len`; `max_logprobs` -1 allows the
-    whole vocabulary; `hidden_size` 0 means that prompt embeddings are not taken. `tasks` is
-    the engine's answer to `get_supported_tasks`.
+    whole vocabulary; `hidden_size` 0 means that prompt embeddings are not taken, no
+    `modalities` that multimodal items are not. `tasks` is the engine's answer to
+    `get_supported_tasks`.
     """
 
     vocab_size: int
@@ -19,6 +20,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int = 20
     supports_lora: bool = False
     hidden_size: int = 0
+    modalities: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset({"generate"})
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from enginecore_wire.codec import Buffer, MsgpackDecoder
 from enginecore_wire.control import RejectCode
+from enginecore_wire.multimodal_rules import check_features
 from enginecore_wire.problems import FieldProblem, RequestLimits, outside
 from enginecore_wire.prompt_rules import check_prompt, prompt_length
 from enginecore_wire.requests import (
@@ -139,6 +140,7 @@ def check_request(
         or _check_plain(request)
         or _check_nesting(request)
         or check_prompt(request, limits, tokens_checked=tokens_checked)
+        or check_features(request, limits)
         or _check_lora(request.lora_request, limits)
         or _check_params(request, limits)
     )
@@ -173,10 +175,6 @@ def _check_plain(request: EngineCoreRequest) -> FieldProblem | None:
     if request.abort_immediately:
         return outside(
             "abort_immediately", "true", "false", "such a request never ends; do not send it"
-        )
-    if request.mm_features:
-        return outside(
-            "mm_features", f"{len(request.mm_features)} features", "none", "send token ids alone"
         )
     return None
 

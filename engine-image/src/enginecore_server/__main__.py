@@ -19,11 +19,7 @@ from enginecore_server.child import write_termination_message
 from enginecore_server.config import ConfigError, load_config
 from enginecore_server.engine_link import LinkError
 from enginecore_server.exposed import BindError
-from enginecore_server.model_facts import (
-    UnknownModelError,
-    embedding_width,
-    vocabulary_size,
-)
+from enginecore_server.model_facts import UnknownModelError, model_inputs
 from enginecore_server.reports import AddressError
 from enginecore_server.server import serve
 
@@ -39,10 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     GCCollector(registry=registry)
     try:
         config = load_config(options.config, os.environ)
-        vocab_size = vocabulary_size(config.model.path, config.model.vocab_size)
-        hidden_size = embedding_width(config.model.path, config.runtime)
+        model = model_inputs(config.model, config.runtime)
         gc.freeze()
-        return asyncio.run(serve(config, vocab_size, hidden_size, registry))
+        return asyncio.run(serve(config, model, registry))
     except (ConfigError, UnknownModelError, BindError, LinkError, AddressError) as error:
         text = f"enginecore-server: {error}"
         print(text, file=sys.stderr)

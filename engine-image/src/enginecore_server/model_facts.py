@@ -1,5 +1,4 @@
-"""What a model's files say before any engine has loaded them: the size of its vocabulary and
-of its embeddings.
+"""What a model's files say before any engine has loaded them: what its requests are held to.
 
 Reads config.json and GGUF headers with the standard library alone.
 """
@@ -7,9 +6,9 @@ Reads config.json and GGUF headers with the standard library alone.
 import json
 import struct
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
-from enginecore_wire.contract import RuntimeConfig
+from enginecore_wire.contract import ModelConfig, RuntimeConfig
 
 _GGUF_MAGIC: Final = b"GGUF"
 _FIXED: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -25,6 +24,19 @@ EMBEDDINGS_OPTION: Final = "--enable-prompt-embeds"
 """vLLM's option without which its engine does not survive a prompt of embeddings."""
 
 
+_PARTS: Final = {"vision_config": ("image", "video"), "audio_config": ("audio",)}
+"""Which parts of a config.json take which modalities."""
+
+
+class ModelInputs(NamedTuple):
+    """What a model takes: token ids from 0 to `vocab_size` - 1; embeddings of `hidden_size` (0:
+    none); items of these `modalities`."""
+
+    vocab_size: int
+    hidden_size: int = 0
+    modalities: tuple[str, ...] = ()
+
+
 class UnknownModelError(ValueError):
     """The model's files do not tell what requests are held to; the text says what to do."""
 
@@ -35,6 +47,19 @@ class UnknownVocabularyError(UnknownModelError):
 
 class UnknownEmbeddingsError(UnknownModelError):
     """The model's files do not tell how wide its embeddings are."""
+
+
+def model_inputs(model: ModelConfig, runtime: RuntimeConfig) -> ModelInputs:
+    """Return what requests to a model are held to.
+
+    Raises:
+        UnknownModelError: neither the settings nor the model's files tell; see below.
+    """
+    return ModelInputs(
+        vocabulary_size(model.path, model.vocab_size),
+        embedding_width(model.path, runtime),
+        modalities(model.path, runtime),
+    )
 
 
 def vocabulary_size(path: str, configured: int | None) -> int:
@@ -76,6 +101,21 @@ def embedding_width(path: str, runtime: RuntimeConfig) -> int:
             f"model.path: the width of the embeddings of {path} is unknown ({error}); give a "
             f"directory with config.json, or take {EMBEDDINGS_OPTION} out of runtime.args"
         ) from error
+
+
+def modalities(path: str, runtime: RuntimeConfig) -> tuple[str, ...]:
+    """Return what multimodal items the engine takes: those its model's config.json has a part for.
+
+    The built-in engine takes none.
+    """
+    if runtime.type == "torch":
+        return ()
+    try:
+        config = json.loads((Path(path) / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return ()
+    parts = config if isinstance(config, dict) else {}
+    return tuple(kind for part, kinds in _PARTS.items() if parts.get(part) for kind in kinds)
 
 
 def _from_files(path: Path) -> int:

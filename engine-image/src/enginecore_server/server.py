@@ -29,6 +29,7 @@ from enginecore_server.load import (
     Throttle,
 )
 from enginecore_server.metrics import ServerCollector
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.phases import ENDED, STARTING_UP
 from enginecore_server.processes import become_subreaper
 from enginecore_server.relay import OutputRelay
@@ -54,10 +55,9 @@ class EngineServer:
 
     Args:
         config: the settings.
-        vocab_size: token ids run from 0 to `vocab_size` - 1.
+        model: what requests are held to.
         environment: what the engine's environment is made from; holds the drain token.
         registry: where metrics are registered.
-        hidden_size: width of prompt embeddings; 0 where the engine takes token ids only.
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
@@ -66,14 +66,13 @@ class EngineServer:
     def __init__(
         self,
         config: ServerConfig,
-        vocab_size: int,
+        model: ModelInputs,
         environment: Mapping[str, str],
         registry: CollectorRegistry,
-        hidden_size: int = 0,
     ) -> None:
         self._config = config
         self._environment = environment
-        self._state = ServerState(config, vocab_size, secrets.randbits(63), hidden_size)
+        self._state = ServerState(config, model, secrets.randbits(63))
         self._stop = asyncio.Event()
         self._leaving = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -240,13 +239,11 @@ class EngineServer:
             await asyncio.sleep(TICK_SECONDS)
 
 
-async def serve(
-    config: ServerConfig, vocab_size: int, hidden_size: int, registry: CollectorRegistry
-) -> int:
+async def serve(config: ServerConfig, model: ModelInputs, registry: CollectorRegistry) -> int:
     """Run a server with this process's environment; return its exit code.
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
     """
     listening = resolve_listening(config)
-    return await EngineServer(listening, vocab_size, os.environ, registry, hidden_size).run()
+    return await EngineServer(listening, model, os.environ, registry).run()

@@ -10,6 +10,7 @@ import msgspec
 from enginecore_server.admission import Admission
 from enginecore_server.fences import FenceBook
 from enginecore_server.load import EngineLoad
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.phases import PhaseLog
 from enginecore_server.sessions import SessionBook
 from enginecore_server.tally import Tally
@@ -26,18 +27,14 @@ class ServerState:
 
     Args:
         config: the settings.
-        vocab_size: token ids run from 0 to `vocab_size` - 1.
+        model: what its requests are held to.
         first_call_id: where the server's own call ids start; random, so that no client hits
             them by chance.
-        hidden_size: width of prompt embeddings; 0 where the engine takes token ids only.
     """
 
-    def __init__(
-        self, config: ServerConfig, vocab_size: int, first_call_id: int, hidden_size: int = 0
-    ) -> None:
+    def __init__(self, config: ServerConfig, model: ModelInputs, first_call_id: int) -> None:
         self.config = config
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
+        self.model = model
         self.phases = PhaseLog(time.time, time.monotonic)
         self.book = SessionBook(config.transport.max_clients)
         self._call_ids = itertools.count(first_call_id)
@@ -92,7 +89,7 @@ class ServerState:
             dtype=facts.dtype,
             max_model_len=facts.max_model_len,
             num_gpu_blocks=facts.num_gpu_blocks,
-            vocab_size=self.vocab_size,
+            vocab_size=self.model.vocab_size,
         )
         self.tasks = frozenset(tasks) or frozenset({"generate"})
         longest = self.config.limits.prompt_tokens or facts.max_model_len
@@ -102,11 +99,12 @@ class ServerState:
             prompt_tokens=min(longest, facts.max_model_len),
         )
         model = RequestLimits(
-            vocab_size=self.vocab_size,
+            vocab_size=self.model.vocab_size,
             max_model_len=facts.max_model_len,
             prompt_tokens=self.limits.prompt_tokens,
             supports_lora=facts.supports_lora,
-            hidden_size=self.hidden_size,
+            hidden_size=self.model.hidden_size,
+            modalities=frozenset(self.model.modalities),
             tasks=self.tasks,
         )
         self._admission = Admission(model, self.limits, self.id_in_use)

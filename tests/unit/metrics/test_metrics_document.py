@@ -14,6 +14,7 @@ from enginecore_coordinator.loads import LoadBook
 from enginecore_coordinator.metrics import CoordinatorMetrics, LoadCollector
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_server.metrics import ServerCollector
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.state import ServerState
 from enginecore_wire.contract import ModelConfig, ServerConfig
 
@@ -46,7 +47,7 @@ def of_coordinator(registry: CollectorRegistry) -> None:
 
 def of_server(registry: CollectorRegistry) -> None:
     config = ServerConfig(name="engine", model=ModelConfig(path="model"))
-    ServerCollector(ServerState(config, 10, 0), registry)
+    ServerCollector(ServerState(config, ModelInputs(10), 0), registry)
 
 
 PARTS: dict[str, Callable[[CollectorRegistry], None]] = {

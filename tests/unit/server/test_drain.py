@@ -8,6 +8,7 @@ import pytest
 
 from enginecore_server.desk import ClientDesk
 from enginecore_server.drain import Drain
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.sessions import Session, Side
 from enginecore_server.state import ServerState
 from enginecore_wire.contract import ModelConfig, ServerConfig
@@ -50,7 +51,7 @@ class Sockets:
 @pytest.mark.parametrize("full", [False, True])
 def test_what_is_unfinished_at_the_deadline_ends_with_abort(full: bool) -> None:
     config = ServerConfig(name="n", model=ModelConfig("/m"), drain_deadline_seconds=5.0)
-    state, link = ServerState(config, 100, 7), Link()
+    state, link = ServerState(config, ModelInputs(100), 7), Link()
     for phase in (Phase.HANDSHAKING, Phase.LOADING, Phase.READY):
         assert state.phases.enter(phase)
     desk = ClientDesk(state, link)  # type: ignore[arg-type]

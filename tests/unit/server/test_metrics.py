@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from enginecore_server.metrics import ServerCollector
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.state import ServerState
 from enginecore_server.tally import Distribution
 from enginecore_wire.contract import ModelConfig, ServerConfig
@@ -22,7 +23,7 @@ def scrape(state: ServerState) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
 
 def state() -> ServerState:
     config = ServerConfig(name="n", model=ModelConfig("/m", served_name="smollm"), rank=2)
-    return ServerState(config, 100, 0)
+    return ServerState(config, ModelInputs(100), 0)
 
 
 ENGINE = (("engine", "2"), ("model_name", "smollm"))

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from enginecore_server.model_facts import (
+    ModelInputs,
     UnknownEmbeddingsError,
     UnknownVocabularyError,
     embedding_width,
+    modalities,
+    model_inputs,
     vocabulary_size,
 )
-from enginecore_wire.contract import RuntimeConfig
+from enginecore_wire.contract import ModelConfig, RuntimeConfig
 
 
 def text(value: str) -> bytes:
@@ -147,3 +150,29 @@ def test_unknown_width_of_embeddings_is_refused(tmp_path: Path, content: str) ->
         embedding_width(str(tmp_path), EMBEDS)
     with pytest.raises(UnknownEmbeddingsError, match="No such file"):
         embedding_width("org/name", EMBEDS)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "taken"),
+    [
+        ('{"vision_config": {"depth": 2}}', "vllm", ("image", "video")),
+        ('{"vision_config": {"depth": 2}, "audio_config": {"x": 1}}', "custom",
+         ("image", "video", "audio")),
+        ('{"vision_config": {"depth": 2}}', "torch", ()),
+        ('{"vision_config": null}', "vllm", ()),
+        ("[]", "vllm", ()),
+        ("{", "vllm", ()),
+    ],
+)  # fmt: skip
+def test_the_config_tells_what_items_a_model_takes(
+    tmp_path: Path, config: str, kind: Any, taken: tuple[str, ...]
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert modalities(str(tmp_path), RuntimeConfig(type=kind)) == taken
+    assert modalities("org/name", RuntimeConfig(type=kind)) == ()
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    text = '{"vocab_size": 9, "hidden_size": 4, "audio_config": {"x": 1}}'
+    (tmp_path / "config.json").write_text(text)
+    assert model_inputs(ModelConfig(str(tmp_path)), EMBEDS) == ModelInputs(9, 4, ("audio",))

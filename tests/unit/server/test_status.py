@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from enginecore_server.child import write_termination_message
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.state import ServerState
 from enginecore_server.status import TERMINATION_BYTES, Ports, server_status, termination_message
 from enginecore_wire.contract import (
@@ -21,7 +22,7 @@ from enginecore_wire.control import Phase
 
 def failed_state() -> ServerState:
     config = ServerConfig(name="smollm-0", model=ModelConfig("/m"), epoch=4)
-    state = ServerState(config, 100, 0)
+    state = ServerState(config, ModelInputs(100), 0)
     state.phases.enter(Phase.FAILED, "EngineExited", "the engine's process exited with code 1")
     return state
 

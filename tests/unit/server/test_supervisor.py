@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from enginecore_server.model_facts import ModelInputs
 from enginecore_server.state import ServerState
 from enginecore_server.supervisor import EngineSupervisor
 from enginecore_wire.contract import ModelConfig, ServerConfig
@@ -32,7 +33,7 @@ def pid_of_engine(launcher: "subprocess.Popen[str]") -> int:
 
 
 def supervisor_into(failures: list[tuple[str, str]]) -> EngineSupervisor:
-    state = ServerState(ServerConfig(name="n", model=ModelConfig("/m")), 100, 7)
+    state = ServerState(ServerConfig(name="n", model=ModelConfig("/m")), ModelInputs(100), 7)
     return EngineSupervisor(state, lambda: None, lambda *why: failures.append(why))
 
 

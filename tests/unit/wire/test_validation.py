@@ -8,6 +8,7 @@ import pytest
 
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import RejectCode
+from enginecore_wire.multimodal import MultiModalFeatureSpec, PlaceholderRange
 from enginecore_wire.problems import RequestLimits
 from enginecore_wire.prompt_rules import prompt_length
 from enginecore_wire.requests import (
@@ -73,6 +74,7 @@ def test_accepted(request_, limits):
     assert check_request(request_, limits) is None
 
 
+FEATURE = MultiModalFeatureSpec(None, "image", "i", PlaceholderRange(0, 1), "h")
 DEEP: list[Any] = []
 for _ in range(64):
     DEEP = [DEEP]
@@ -94,7 +96,7 @@ BAD = [
      "at most 64 levels"),
     (_request(kv_hints=KvHints("1", "m", [KvHintAction("a", "t", "1", {"a": DEEP})])), LIMITS,
      "kv_hints.actions", INVALID, "at most 64 levels"),
-    (_request(mm_features=[{}]), LIMITS, "mm_features", INVALID, "1 features"),
+    (_request(mm_features=[FEATURE]), LIMITS, "mm_features", INVALID, "1 features"),
     (_request(prompt_token_ids=None), LIMITS, "prompt_token_ids", INVALID, "nil"),
     (_request(prompt_token_ids=[]), LIMITS, "prompt_token_ids", INVALID, "empty prompt"),
     (_request(prompt_token_ids=[1] * 16), LIMITS, "prompt_token_ids", TOO_LARGE, "at most 15"),
