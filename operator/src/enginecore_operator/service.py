@@ -54,6 +54,7 @@ class OperatorService:
             settings.identity,
             clock=time.monotonic,
             now=utc_now,
+            on_served=self.health.lease_served,
         )
         self._client = KubeClient(api, observer=self.metrics, may_write=self._elector.may_write)
         self._leading = asyncio.Event()

@@ -25,6 +25,7 @@ class World:
         self.lease: dict[str, Any] | None = None
         self.version = 0
         self.down = False
+        self.served: list[float] = []
 
     def elector(self, identity: str) -> Elector:
         start = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,6 +35,7 @@ class World:
             identity,
             clock=lambda: self.time,
             now=lambda: start + timedelta(seconds=self.time),
+            on_served=lambda: self.served.append(self.time),
         )
 
     async def read(self, *_: object) -> dict[str, Any]:
@@ -92,6 +94,17 @@ async def test_no_write_after_the_renew_deadline(world: World) -> None:
     world.time = 6.0
     assert not elector.may_write()
     assert not await elector.attempt(world)  # type: ignore[arg-type]
+
+
+async def test_every_answer_is_told_and_silence_is_not(world: World) -> None:
+    first, second = world.elector("a"), world.elector("b")
+    for world.time in (0.0, 2.0):
+        await first.attempt(world)  # type: ignore[arg-type]
+    world.time = 3.0
+    await second.attempt(world)  # type: ignore[arg-type]
+    world.down, world.time = True, 4.0
+    await first.attempt(world)  # type: ignore[arg-type]
+    assert world.served == [0.0, 2.0, 3.0]
 
 
 async def test_abandoned_lease_is_taken_after_its_duration(world: World) -> None:

@@ -60,14 +60,19 @@ def test_unknown_variables_are_refused() -> None:
 def test_health() -> None:
     now = 0.0
     health = Health(lambda: now, resync_seconds=100)
-    now = 360.0
+    now = 30.0
+    assert health.problems() == []
+    now = 31.0
+    assert health.problems() == ["the API server last served the Lease 31 s ago"]
+    health.lease_served()
     assert health.problems() == []
     now = 361.0
-    assert "361 s ago" in health.problems()[0]
+    health.lease_served()
+    assert health.problems() == ["everything was last listed 361 s ago"]
     health.listed()
     assert health.problems() == []
-    health.resynced(["Pod"])
-    assert "Pod" in health.problems()[0]
+    health.resynced(["Pod", "Node"])
+    assert health.problems() == ["the watch is dead: Pod, Node"]
     health.resynced([])
     assert health.problems() == []
 

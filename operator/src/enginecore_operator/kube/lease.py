@@ -28,7 +28,7 @@ class Elector:
 
     Only the own monotonic clock decides: this process may write until the renew deadline
     after the start of its last successful renewal, and takes the Lease over when it did not
-    change for its whole duration.
+    change for its whole duration. `on_served` is called whenever the API server served the Lease.
     """
 
     def __init__(
@@ -39,17 +39,18 @@ class Elector:
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
+        on_served: Callable[[], None],
     ) -> None:
         self._namespace = namespace
         self._name = name
         self._identity = identity
         self._clock = clock
         self._now = now
+        self._on_served = on_served
         self._renewed_at: float | None = None
         self._lease: Document | None = None
         self._seen_version = ""
         self._seen_at = 0.0
-        self.answered_at = clock()
 
     def may_write(self) -> bool:
         """Tell whether a write may start now."""
@@ -69,7 +70,7 @@ class Elector:
             logger.warning("lease %s/%s: %s", self._namespace, self._name, error)
             self._lease = None
         else:
-            self.answered_at = self._clock()
+            self._on_served()
             self._renewed_at = started if held else None
         return self.may_write()
 
