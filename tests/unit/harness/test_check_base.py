@@ -1,9 +1,14 @@
 """What a base image of the engine must have."""
 
 import importlib.util
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from packaging.requirements import Requirement
 
 PATH = Path(__file__).resolve().parents[3] / "engine-image/check_base.py"
 
@@ -33,3 +38,23 @@ def load():
 def test_base(accelerator: str, version: str, cuda: str | None, word: str | None) -> None:
     complaint = load().complaint(accelerator, version, cuda)
     assert complaint is None if word is None else word in complaint
+
+
+@pytest.mark.parametrize(("accelerator", "status"), [("cpu", 0), ("cuda", 0), ("rocm", 1)])
+def test_the_check_as_the_build_runs_it(accelerator: str, status: int) -> None:
+    """PyPI's torch, which the tests run on, is a CUDA build."""
+    assert torch.version.cuda is not None
+    done = subprocess.run(
+        [sys.executable, str(PATH), accelerator], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert ("use cpu or cuda" in done.stderr) == (status == 1)
+
+
+def test_a_cuda_torch_is_what_the_engine_asks_for() -> None:
+    """So that pip leaves the base's torch, whose version has the CUDA version behind a plus."""
+    project = tomllib.loads((PATH.parent / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in project["optional-dependencies"]["torch"]]
+    (needed,) = [requirement for requirement in asked if requirement.name == "torch"]
+    for version in (torch.__version__, "2.7.1+cu128"):
+        assert needed.specifier.contains(version), version
