@@ -29,6 +29,7 @@ from enginecore_client._events import (
 )
 from enginecore_client._metrics import NoMetrics
 from enginecore_client._pairs import SocketSet
+from enginecore_client._pending import BODY_FRAMES, PendingMessages, tracked
 from enginecore_client._resources import (
     BURST,
     Callbacks,
@@ -92,6 +93,7 @@ class Driver:
         self.clock = clock
         self.addresses: ClientAddresses | None = None
         self.on_change: Callable[[], None] = _nothing
+        self.pending_messages = PendingMessages()
         self._process = os.getpid()
         self._metrics = metrics
         self._inbox = inbox
@@ -129,6 +131,7 @@ class Driver:
             for channel in Channel:
                 self._monitor(source, channel)
         self._loads()
+        self.pending_messages.free_pending_messages()
         now = self.clock()
         addresses = self.source.poll(now)
         if addresses is not None:
@@ -253,8 +256,14 @@ class Driver:
         """Send what an engine's connection has to say, as far as ZMQ takes it."""
         try:
             while (item := connection.next_frames()) is not None:
-                if not self._sockets.send(connection.link, *item):
+                channel, frames = item
+                large: Sequence[zmq.Frame] = ()
+                if len(frames) > BODY_FRAMES:
+                    frames, large = tracked(frames)
+                if not self._sockets.send(connection.link, channel, frames):
                     return
+                if large:
+                    self.pending_messages.add_pending_message(large)
                 connection.sent()
         except HostUnreachableError:
             self.core.disconnected(connection.link, Channel.INPUT, self.clock())

@@ -13,6 +13,7 @@ from enginecore_client._driver import Driver, Sink
 from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
 from enginecore_client._native import NativeOptions
+from enginecore_client._pending import PendingMessages
 from enginecore_client._sequences import TextTokenizer
 from enginecore_client.errors import (
     ClientClosedError,
@@ -187,6 +188,12 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
     def utility_results(self) -> dict[int, Any]:
         """Return the future of each utility call that waits for its reply, by call id."""
         return self._driver.core.pending_calls()
+
+    @property
+    def pending_messages(self) -> PendingMessages:
+        """Return the messages with large buffers that ZMQ may still read: do not write into
+        their tensors yet."""
+        return self._driver.pending_messages
 
     @property
     def engines_running(self) -> bool:
