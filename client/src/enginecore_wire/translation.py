@@ -12,6 +12,7 @@ import msgspec
 from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, PrefillStats
+from enginecore_wire.positions import Order
 from enginecore_wire.requests import (
     EngineCoreRequest,
     LoRARequest,
@@ -73,11 +74,19 @@ def not_carried(request: EngineCoreRequest, dialect: Dialect) -> str | None:
         ("lora_request.", request.lora_request, dialect.lora),
         ("pooling_params.", request.pooling_params, dialect.pooling),
     ):
-        for field in msgspec.structs.fields(part) if part is not None else ():
-            if field.name in order or field.name in _NOT_MISSED:
-                continue
-            if getattr(part, field.name) != field.default:
-                return prefix + field.name
+        name = _outside(part, order)
+        if name is not None:
+            return prefix + name
+    return None
+
+
+def _outside(part: msgspec.Struct | None, order: Order) -> str | None:
+    """Return the first field of `part` that is set and not in `order`."""
+    for field in msgspec.structs.fields(part) if part is not None else ():
+        if field.name in order or field.name in _NOT_MISSED:
+            continue
+        if getattr(part, field.name) != field.default:
+            return field.name
     return None
 
 
@@ -92,14 +101,20 @@ class _RequestEncoder(MsgpackEncoder):
 
     def encode(self, message: Any) -> list[Buffer]:
         if isinstance(message, EngineCoreRequest):
-            missed = not_carried(message, self._dialect)
-            if missed is not None:
-                raise ValueError(f"{missed}: the engine is {self._dialect}, which cannot take it")
+            self._refuse(not_carried(message, self._dialect))
             message = self._request.write(message)
         elif isinstance(message, UtilityCall):
-            args = [self._lora.write(a) if isinstance(a, LoRARequest) else a for a in message.args]
+            args = [self._adapter(a) if isinstance(a, LoRARequest) else a for a in message.args]
             message = msgspec.structs.replace(message, args=args)
         return super().encode(message)
+
+    def _adapter(self, adapter: LoRARequest) -> list[Any]:
+        self._refuse(_outside(adapter, self._dialect.lora))
+        return self._lora.write(adapter)
+
+    def _refuse(self, field: str | None) -> None:
+        if field is not None:
+            raise ValueError(f"{field}: the engine is {self._dialect}, which cannot take it")
 
 
 class _Translated(MsgpackDecoder[T]):
