@@ -7,10 +7,11 @@ import msgspec
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._books import Ids
 from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._events import Close, Event, Open, Subscribe
+from enginecore_client._events import Announce, Close, Event, Open, Subscribe
 from enginecore_client._states import Channel
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.control import ControlMessage, Hello, Ready
+from enginecore_wire.coordination import LoadReport
 from enginecore_wire.frames import decode_control, encode_control
 from enginecore_wire.outputs import (
     EngineCoreOutput,
@@ -61,6 +62,7 @@ class MemoryLink:
         self.pods: dict[int, MemoryPod] = {}
         self.closed: list[Close] = []
         self.subscribed: list[str | None] = []
+        self.announced: list[bytes] = []
         self.answers = ready
         self.ranks: dict[str, int] = {}
         self.ready = Ready(engine={"max_model_len": 100}, vocab_size=1000, model_name="m")
@@ -129,6 +131,11 @@ class MemoryLink:
             pod, utility_output=UtilityOutput(pod.calls[index].call_id, failure, result)
         )
 
+    def loads(self, report: LoadReport) -> list[Event]:
+        """Have the coordinator publish."""
+        self.core.receive_loads([msgspec.msgpack.encode(report)], self.now)
+        return self.run()
+
     def down(self, pod: MemoryPod) -> list[Event]:
         """Break both connections of a pod."""
         pod.connected = False
@@ -172,6 +179,8 @@ class MemoryLink:
                     self.pods[link].connected = False
                 case Subscribe(address):
                     self.subscribed.append(address)
+                case Announce(message):
+                    self.announced.append(message)
         return len(actions)
 
     def _frames(self) -> int:
