@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from enginecore_server.arrays import with_item
+from enginecore_wire.calls import check_call
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import Limits, Phase, Reject, RejectCode
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.prompt_rules import prompt_length
 from enginecore_wire.requests import EngineCoreRequest, UtilityCall
-from enginecore_wire.sampling_rules import MAX_NESTING, nests_deeper
 from enginecore_wire.utility import UTILITY_METHODS, Role
 from enginecore_wire.validation import check_request, checked_decoder, decode_problem
 
@@ -147,42 +147,23 @@ class Admission:
 
     def _judge_call(self, call: UtilityCall, calls: set[int], role: Role) -> Reject | None:
         call_id = call.call_id
-        method = UTILITY_METHODS.get(call.method)
         if not 0 <= call_id <= _MAX_CALL_ID:
             return _reject(
                 RejectCode.INVALID_REQUEST,
                 f"call_id: got {call_id}, allowed: 0 to 2^64 - 1",
                 "call_id",
             )
-        if method is None:
-            return _reject(
-                RejectCode.UNKNOWN_METHOD,
-                f"method: {call.method[:64]!r} is not among the calls a client may make",
-                "method",
-                call_id=call_id,
-            )
-        if method.role is Role.ADMIN and role is not Role.ADMIN:
+        method = UTILITY_METHODS.get(call.method)
+        if method is not None and method.role is Role.ADMIN and role is not Role.ADMIN:
             return _reject(
                 RejectCode.NOT_PERMITTED,
                 f"method: {method.name} concerns the whole engine and needs the admin role",
                 "method",
                 call_id=call_id,
             )
-        if method.name == "collective_rpc" and not _is_public_name(call.args[:1]):
-            return _reject(
-                RejectCode.INVALID_REQUEST,
-                "args[0]: the method of collective_rpc must be a string and a public name; bytes "
-                "would be unpickled",
-                "args[0]",
-                call_id=call_id,
-            )
-        if nests_deeper(call.args, MAX_NESTING):
-            return _reject(
-                RejectCode.INVALID_REQUEST,
-                f"args: got deeper nesting, allowed: {MAX_NESTING} levels",
-                "args",
-                call_id=call_id,
-            )
+        problem = check_call(call.method, call.args)
+        if problem is not None:
+            return _reject(problem.code, problem.message, problem.field, call_id=call_id)
         if call_id in calls:
             return _reject(
                 RejectCode.INVALID_REQUEST,
@@ -251,11 +232,6 @@ def call_id_of(body: Buffer) -> int | None:
         return msgspec.msgpack.decode(body, type=_CallName).call_id
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def _is_public_name(first: list[Any]) -> bool:
-    name = first[0] if first else None
-    return isinstance(name, str) and name.isidentifier() and not name.startswith("_")
 
 
 def _decode_problem(error: Exception, body: Buffer) -> FieldProblem:
