@@ -17,7 +17,11 @@ from enginecore_wire.control import (
     RejectCode,
     Timers,
 )
+from enginecore_wire.dialects import Dialect
 from enginecore_wire.frames import decode_control
+from enginecore_wire.layouts import FIRST, Layout, last_of
+from enginecore_wire.plain import EXT_RAW_VIEW
+from enginecore_wire.tensors import INLINE_BYTES, MAX_DIMENSIONS
 from enginecore_wire.version import PROTOCOL_VERSION
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "protocol.md").read_text()
@@ -118,6 +122,29 @@ def test_timer_defaults():
 @pytest.mark.parametrize("port", [INPUT_PORT, OUTPUT_PORT, REPORT_PORT, PUBLISH_PORT])
 def test_ports(port):
     assert f"port {port}" in _section("Sockets")
+
+
+def test_layouts():
+    rows = _rows(_section("Layouts"))[1:]
+    expected = [
+        [
+            layout.value,
+            "{}.{} to {}.{}".format(*FIRST[layout], *last_of(layout)),
+            str(Dialect(FIRST[layout]).client_index),
+        ]
+        for layout in Layout
+    ]
+    assert [row[:3] for row in rows] == expected
+    assert [row[3].startswith("position 5") for row in rows] == [
+        "eos_token_id" in Dialect(FIRST[layout]).request for layout in Layout
+    ]
+
+
+def test_limits_of_tensors():
+    text = _section("Tensors")
+    assert f"below {INLINE_BYTES} bytes" in text
+    assert f"at most {MAX_DIMENSIONS} sizes" in text
+    assert f"extension type {EXT_RAW_VIEW} " in text
 
 
 def test_version():
