@@ -9,9 +9,20 @@ import msgspec
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Ready
+from enginecore_wire.plain import refuse_extensions
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.prompt_rules import prompt_length
-from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
+from enginecore_wire.requests import (
+    EngineCoreRequest,
+    KvHintAction,
+    KvHints,
+    PoolingParams,
+    RequestType,
+    SamplingParams,
+    StructuredOutputs,
+    UtilityCall,
+)
+from enginecore_wire.tensors import Tensor
 from enginecore_wire.utility import UTILITY_METHODS
 from enginecore_wire.validation import check_request, checked_decoder, decode_problem, shown
 
@@ -54,6 +65,7 @@ class Admission:
         """
         complete = msgspec.structs.replace(
             request,
+            prompt_embeds=_embeds(request),
             request_id=internal_id,
             external_req_id=request.external_req_id or request.request_id,
             client_index=self._slot,
@@ -63,7 +75,7 @@ class Admission:
         )
         try:
             frames = self._encoder.encode(complete)
-            self._decoder.decode(frames[0], frames[1:])
+            sent = self._decoder.decode(frames[0], frames[1:])
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:
@@ -73,12 +85,12 @@ class Admission:
                 field=field,
                 request_ids=[request.request_id],
             ) from error
-        problem = check_request(complete, self._limits_of(request), tokens_checked=True)
+        problem = check_request(sent, self._limits_of(request), tokens_checked=True)
         if problem is not None:
             raise rejected(problem, request.request_id)
         message: Frames = [RequestType.ADD, *frames]
         self._check_size(message, request.request_id)
-        return message, prompt_length(request)
+        return message, prompt_length(sent)
 
     def call(self, call_id: int, method: str, args: list[Any]) -> Frames:
         """Return the frames of a utility call.
@@ -107,12 +119,15 @@ class Admission:
         """Return path and value of the first field that cannot be encoded; "" for none."""
         for name in message.__struct_fields__:
             value = getattr(message, name)
+            if isinstance(value, msgspec.Struct):
+                inner, found = self._unsendable(value)
+                if inner:
+                    return f"{name}.{inner}", found
             try:
+                if isinstance(value, dict):
+                    refuse_extensions(value)
                 self._encoder.encode(value)
             except _UNSENDABLE:
-                if isinstance(value, msgspec.Struct):
-                    inner, found = self._unsendable(value)
-                    return (f"{name}.{inner}", found) if inner else (name, value)
                 return name, value
         return "", message
 
@@ -120,6 +135,9 @@ class Admission:
         params = request.sampling_params
         if params is None or getattr(params, "max_tokens", 0) is not None:
             return params
+        tokens: Any = request.prompt_token_ids
+        if not isinstance(tokens, list | tuple | None):
+            return params  # the decoder tells what is wrong with the prompt
         room = self._limits.max_model_len - prompt_length(request)
         return msgspec.structs.replace(params, max_tokens=max(room, 1))
 
@@ -137,6 +155,23 @@ class Admission:
                 f"{self._frame_bytes}; send less in one request",
                 request_ids=[request_id] if request_id else [],
             )
+
+
+def _embeds(request: EngineCoreRequest) -> Tensor | None:
+    """Return the prompt's embeddings with torch's name of their dtype, as engines want it.
+
+    Raises:
+        RequestRejectedError: they are no array, or one that cannot travel.
+    """
+    given: Any = request.prompt_embeds
+    if given is None:
+        return None
+    try:
+        return Tensor.of(given).with_torch_dtype()
+    except _UNSENDABLE as error:
+        raise RequestRejectedError(
+            f"prompt_embeds: {error}", field="prompt_embeds", request_ids=[request.request_id]
+        ) from error
 
 
 def unusable(ready: Ready) -> str | None:
@@ -181,12 +216,30 @@ def deadline_after(seconds: float | None, now: float, field: str) -> float | Non
 
 
 def check_types(request: EngineCoreRequest) -> None:
-    """Refuse what could not even be booked; the fields are checked against the engine's READY."""
+    """Refuse what could not even be booked or encoded; all else is held to the engine's READY."""
+    _expect("request", request, EngineCoreRequest)
+    _expect("request_id", request.request_id, str)
+    sampling, hints = request.sampling_params, request.kv_hints
     for field, value, kind in (
-        ("request", request, EngineCoreRequest),
-        ("request_id", getattr(request, "request_id", ""), str),
+        ("sampling_params", sampling, SamplingParams),
+        ("pooling_params", request.pooling_params, PoolingParams),
+        ("kv_hints", hints, KvHints),
     ):
-        if not isinstance(value, kind):
-            raise RequestRejectedError(
-                f"{field}: expected {kind.__name__}, got {type(value).__name__}", field=field
-            )
+        if value is not None:
+            _expect(field, value, kind)
+    if sampling is not None and sampling.structured_outputs is not None:
+        _expect(
+            "sampling_params.structured_outputs", sampling.structured_outputs, StructuredOutputs
+        )
+    if hints is not None:
+        _expect("kv_hints.actions", hints.actions, list)
+        for index, action in enumerate(hints.actions):
+            _expect(f"kv_hints.actions[{index}]", action, KvHintAction)
+
+
+def _expect(field: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise RequestRejectedError(
+            f"{field}: got {shown(value)}, expected {kind.__name__}; send a value of that type",
+            field=field,
+        )

@@ -8,7 +8,8 @@ request and RequestLimits alone; that ids are unique is for the holder of the re
 
 import re
 from math import isfinite
-from typing import Annotated, Any, Final, get_args
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
@@ -88,19 +89,29 @@ def decode_problem(error: msgspec.DecodeError, body: Buffer | None = None) -> Fi
 def _named(path: str) -> str:
     """Return a path with the names of positions: `[3].top_p` is `sampling_params.top_p`."""
     named = ""
-    inside: Any = EngineCoreRequest
+    kind: Any = EngineCoreRequest
     for step in _STEP.finditer(path):
         index, _, key = step.groups()
-        fields = msgspec.structs.fields(inside) if inside else ()
-        found = fields[int(index) :][:1] if index else [f for f in fields if f.encode_name == key]
-        named += "".join(f".{field.encode_name}" for field in found) or step.group()
-        kinds = [kind for field in found for kind in (field.type, *get_args(field.type))]
-        inside = next((kind for kind in kinds if _is_struct(kind)), None)
+        kind = _container(kind)
+        found = [
+            field
+            for position, field in enumerate(_fields(kind))
+            if field.encode_name == key or str(position) == index
+        ]
+        named += f".{found[0].encode_name}" if found else step.group()
+        kind = found[0].type if found else (get_args(kind) or (None,))[-1]
     return named.removeprefix(".")
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _container(kind: Any) -> Any:
+    """Return the struct, list or dict that a field of type `kind` can hold, or None."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return next((c for c in choices if _fields(c) or get_origin(c) in (list, dict)), None)
+
+
+def _fields(kind: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return msgspec.structs.fields(kind) if is_struct else ()
 
 
 def shown(value: Any) -> str:
