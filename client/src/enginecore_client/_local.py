@@ -272,6 +272,8 @@ def ready_of(engine: EngineLike, model_name: str) -> Ready:
     return Ready(
         engine={"max_model_len": limits.max_model_len, "supports_lora": limits.supports_lora},
         vocab_size=limits.vocab_size,
+        hidden_size=limits.hidden_size,
+        modalities=tuple(sorted(limits.modalities)),
         model_name=model_name,
         limits=Limits(
             frame_bytes=sys.maxsize, in_flight=sys.maxsize, prompt_tokens=limits.prompt_tokens
