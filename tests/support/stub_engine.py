@@ -110,7 +110,7 @@ class StubEngine:
         handshake = self._socket(zmq.DEALER)
         handshake.connect(f"tcp://{host}:{options.data_parallel_rpc_port}")
         print("stub: connecting to the handshake", flush=True)
-        handshake.send(msgspec.msgpack.encode(EngineStatus(HELLO, local=False, headless=True)))
+        handshake.send(msgspec.msgpack.encode(self._status(HELLO)))
         init = msgspec.msgpack.decode(handshake.recv(), type=EngineInit)
         print(f"stub: {len(init.addresses.outputs)} outputs", flush=True)
         self._load()
@@ -125,7 +125,7 @@ class StubEngine:
             push = self._socket(zmq.PUSH)
             push.connect(output_address)
             self._outputs.append(push)
-        handshake.send(msgspec.msgpack.encode(EngineStatus(READY, local=False, headless=True)))
+        handshake.send(msgspec.msgpack.encode(self._status(READY)))
         handshake.close(linger=5000)
         print("stub: ready", flush=True)
 
@@ -153,6 +153,9 @@ class StubEngine:
         for push in self._outputs:
             push.send(ENGINE_CORE_DEAD)
         self._context.destroy(linger=2000)
+
+    def _status(self, status: str) -> EngineStatus:
+        return EngineStatus(status, local=self._options.local, headless=not self._options.local)
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)
@@ -279,7 +282,7 @@ class StubEngine:
         reply = UtilityOutput(call.call_id, failure, result)
         self._send(
             call.client_index,
-            EngineCoreOutputs(timestamp=time.monotonic(), utility_output=reply),
+            EngineCoreOutputs(self._options.rank, timestamp=time.monotonic(), utility_output=reply),
         )
 
     def _call(self, method: str, args: Sequence[Any]) -> Any:
@@ -348,7 +351,7 @@ class StubEngine:
 
     def _error_output(self, request_id: str) -> EngineCoreOutputs:
         output = EngineCoreOutput(request_id, [], finish_reason=FinishReason.ERROR)
-        return EngineCoreOutputs(outputs=[output], timestamp=time.monotonic())
+        return EngineCoreOutputs(self._options.rank, [output], timestamp=time.monotonic())
 
     def _send(self, client_index: int, outputs: EngineCoreOutputs) -> None:
         if not 0 <= client_index < len(self._outputs):

@@ -6,12 +6,16 @@ Start at AsyncMPClient (asyncio) or SyncMPClient (threads); docs/client.md is th
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._aio import AsyncMPClient
 from enginecore_client._cluster import ClusterSource
+from enginecore_client._command import EngineCommand, LaunchOptions
 from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
 from enginecore_client._face import EngineCoreClient
 from enginecore_client._factory import make_async_mp_client, make_client
 from enginecore_client._inproc import InprocClient
+from enginecore_client._launch import launch_core_engines
 from enginecore_client._metrics import start_metrics_server
 from enginecore_client._mp import MPClient
+from enginecore_client._native import NativeOptions
+from enginecore_client._ranks import engine_ranks
 from enginecore_client._sources import AddressSource, FileSource, StaticSource
 from enginecore_client._streams import AsyncStream, SyncStream
 from enginecore_client._sync import SyncMPClient
@@ -22,6 +26,7 @@ from enginecore_client.errors import (
     EngineDeadError,
     EngineDrainingError,
     EngineNotReadyError,
+    EngineStartupError,
     LostOutputsError,
     NotPermittedError,
     OverloadedError,
@@ -32,6 +37,7 @@ from enginecore_client.errors import (
     StartupTimeoutError,
     UtilityError,
 )
+from enginecore_client.zmq_sockets import make_zmq_socket
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from enginecore_wire.requests import EngineCoreRequest, OutputKind, SamplingParams
 
@@ -45,6 +51,7 @@ __all__ = [
     "ClusterSource",
     "DPAsyncMPClient",
     "DPLBAsyncMPClient",
+    "EngineCommand",
     "EngineCoreClient",
     "EngineCoreError",
     "EngineCoreOutput",
@@ -53,11 +60,14 @@ __all__ = [
     "EngineDeadError",
     "EngineDrainingError",
     "EngineNotReadyError",
+    "EngineStartupError",
     "FileSource",
     "FinishReason",
     "InprocClient",
+    "LaunchOptions",
     "LostOutputsError",
     "MPClient",
+    "NativeOptions",
     "NotPermittedError",
     "OutputKind",
     "OverloadedError",
@@ -71,7 +81,10 @@ __all__ = [
     "SyncMPClient",
     "SyncStream",
     "UtilityError",
+    "engine_ranks",
+    "launch_core_engines",
     "make_async_mp_client",
     "make_client",
+    "make_zmq_socket",
     "start_metrics_server",
 ]

@@ -35,7 +35,9 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         RequestRejectedError: an option is wrong.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
+    def __init__(
+        self, client_addresses: Addresses | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
         super().__init__(LoopResources, TaskMailbox(), client_addresses, **options)
         self._ready_by: float | None = None
         self._connected = False
@@ -84,7 +86,15 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         self._connected = True
 
     async def aclose(self) -> None:
-        """Close the client: what is unfinished ends with ClientClosedError. Idempotent."""
+        """Close the client: what is unfinished ends with ClientClosedError. Idempotent.
+
+        Engines that it launched have ended when this returns.
+        """
+        launcher = self._driver.launcher
+        if launcher is not None and self._on_own_loop():
+            self._driver.end()
+            launcher.close()
+            await asyncio.to_thread(launcher.join)
         self.close()
 
     def close(self) -> None:

@@ -69,6 +69,9 @@ class Connection(ABC):
         """
         return None
 
+    def staged(self, stage: str, now: float) -> None:  # noqa: B027 - pods say so themselves
+        """Take note how far an engine has come that is not ready."""
+
     def exited(self, ending: str, now: float) -> None:
         """Take note that the engine's process `ending`, such as "ended with status 1"."""
         self._end(Move.DIED, EngineDeadError(f"the engine process {ending}"), now)

@@ -264,12 +264,18 @@ class ClientCore:
         elif connection.state in FINAL:
             self._ended(connection, now)
 
+    def staged(self, rank: int, stage: str, now: float) -> None:
+        """Take note how far the engine of a rank has come that is not ready."""
+        connection = self._fleet.holder(rank)
+        if connection is not None:
+            connection.staged(stage, now)
+
     def exited(self, rank: int, ending: str, now: float) -> None:
         """Take note that the process of a rank ended; `ending` says how."""
-        for connection in list(self._fleet.connections.values()):
-            if self._fleet.rank(connection) == rank and self._fleet.is_current(connection):
-                connection.exited(ending, now)
-                self._ended(connection, now)
+        connection = self._fleet.holder(rank)
+        if connection is not None:
+            connection.exited(ending, now)
+            self._ended(connection, now)
 
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""

@@ -26,7 +26,7 @@ class DPAsyncMPClient(AsyncMPClient):
 
     def __init__(
         self,
-        client_addresses: Addresses,
+        client_addresses: Addresses | None = None,
         *,
         data_parallel_rank: int = 0,
         **options: Unpack[EngineOptions],
@@ -56,6 +56,8 @@ class DPLBAsyncMPClient(DPAsyncMPClient):
         RequestRejectedError: an option is wrong.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
+    def __init__(
+        self, client_addresses: Addresses | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
         options.setdefault("engine_ranks", None)
         super().__init__(client_addresses, **options)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import zmq
 
@@ -21,6 +21,7 @@ from enginecore_client._events import (
     CallEnded,
     Close,
     Delivered,
+    EngineDown,
     Event,
     Open,
     Reported,
@@ -43,6 +44,9 @@ from enginecore_client._states import Channel
 from enginecore_client.errors import ClientClosedError, EngineCoreError
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest
+
+if TYPE_CHECKING:
+    from enginecore_client._launcher import Launcher
 
 SWEEP_SECONDS: Final = 0.1
 """How often time passes for the core, and every socket is looked at once."""
@@ -75,6 +79,7 @@ class Driver:
         post: runs a callable in the driver's thread or loop; callable from any thread.
         clock: monotonic seconds.
         make_sockets: makes the sockets that go with the core's transport.
+        launcher: what started the engines, if this client did.
     """
 
     def __init__(
@@ -87,11 +92,13 @@ class Driver:
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
         make_sockets: MakeSockets = SocketSet,
+        launcher: "Launcher | None" = None,
     ) -> None:
         self.core = core
         self.source = source
         self.clock = clock
         self.addresses: ClientAddresses | None = None
+        self.launcher = launcher
         self.on_change: Callable[[], None] = _nothing
         self.pending_messages = PendingMessages()
         self._process = os.getpid()
@@ -100,7 +107,10 @@ class Driver:
         self._watcher = watcher
         self._post = post
         self._wanted_feed: tuple[str | None, int] = (None, 0)
+        self._shut = False
         self._sockets = make_sockets(watcher, Callbacks(self.drain, self._monitor, self._loads))
+        if launcher is not None:
+            launcher.listener = self
 
     @property
     def forked(self) -> bool:
@@ -163,18 +173,9 @@ class Driver:
             self._tell(event)
         self.on_change()
 
-    def _act(self) -> None:
-        """Carry out what the core wants of the sockets."""
-        for action in self.core.take_actions():
-            match action:
-                case Open():
-                    self._open(action)
-                case Close(link, farewell):
-                    self._sockets.close(link, farewell=farewell)
-                case Subscribe(address, attempt):
-                    self._subscribe(address, attempt)
-                case Announce(message):
-                    self._sockets.announce(message)
+    def staged(self, rank: int, stage: str) -> None:
+        """Take note how far a launched engine has come; may be called from any thread."""
+        self._post(lambda: self.core.staged(rank, stage, self.clock()))
 
     def exited(self, rank: int, ending: str) -> None:
         """Take note that the process of a rank ended; may be called from any thread."""
@@ -209,8 +210,8 @@ class Driver:
         """End one request soon; may be called anywhere, also by the garbage collector."""
         self._post(lambda: self.abort_record(record))
 
-    def shut(self, failure: BaseException | None = None) -> None:
-        """End everything that is unfinished and close all sockets; later calls do nothing.
+    def end(self, failure: BaseException | None = None) -> None:
+        """End everything that is unfinished; sockets and processes stay. Idempotent.
 
         Args:
             failure: what went wrong, if the client did not end by itself.
@@ -220,12 +221,32 @@ class Driver:
         reason = "the client was closed" if failure is None else f"the client failed: {failure!r}"
         error = ClientClosedError(reason)
         self.core.close(error, self.clock())
-        self.source.close()
         self.pump()
-        self._sockets.close_all()
-        self._metrics.close()
         self._inbox.finish(error)
         self.on_change()
+
+    def shut(self, failure: BaseException | None = None, *, wait: bool = True) -> None:
+        """End everything, close all sockets, end the engines; later calls do nothing.
+
+        Engines end while the sockets are open, as one that still has something to say would
+        wait for somebody to listen.
+
+        Args:
+            failure: what went wrong, if the client did not end by itself.
+            wait: whether to wait for the engines this client launched; where the caller must not
+                wait, they end by themselves.
+        """
+        if self._shut or self.forked:
+            return
+        self._shut = True
+        self.end(failure)
+        self.source.close()
+        if self.launcher is not None:
+            self.launcher.close()
+            if wait:
+                self.launcher.join()
+        self._sockets.close_all()
+        self._metrics.close()
 
     def _open(self, action: Open) -> None:
         if not action.endpoint.named:
@@ -251,6 +272,19 @@ class Driver:
             self._sockets.open(action.link, action.routing_id, addresses)
         except zmq.ZMQError as error:
             self.core.unreachable(action.link, f"ZMQ cannot connect there ({error.strerror})")
+
+    def _act(self) -> None:
+        """Carry out what the core wants of the sockets."""
+        for action in self.core.take_actions():
+            match action:
+                case Open():
+                    self._open(action)
+                case Close(link, farewell):
+                    self._sockets.close(link, farewell=farewell)
+                case Subscribe(address, attempt):
+                    self._subscribe(address, attempt)
+                case Announce(message):
+                    self._sockets.announce(message)
 
     def _send(self, connection: Connection) -> None:
         """Send what an engine's connection has to say, as far as ZMQ takes it."""
@@ -332,6 +366,8 @@ class Driver:
                     record.sink.put(error)
             case Reported(error):
                 self._inbox.put(error)
+            case EngineDown(engine, _) if self.launcher is not None:
+                self.launcher.lost(engine)
             case CallEnded(call, value, error):
                 if not call.future.done():
                     if error is not None:

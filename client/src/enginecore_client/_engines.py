@@ -3,19 +3,24 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._books import Ids
 from enginecore_client._bound import BoundSocketSet
+from enginecore_client._command import EngineCommand, LaunchOptions, command_of
 from enginecore_client._connection import Transport
 from enginecore_client._native import Facts, NativeOptions, NativeTransport
 from enginecore_client._pairs import SocketSet
 from enginecore_client._ranks import checked_ranks, engine_ranks
 from enginecore_client._resources import Callbacks, Sockets, Watcher
 from enginecore_client._sources import AddressSource, RankSource, StaticSource, source_of
+from enginecore_client.errors import RequestRejectedError
+
+if TYPE_CHECKING:
+    from enginecore_client._launcher import Launcher
 
 Addresses = Mapping[str, Any] | str | Path | ClientAddresses | AddressSource
 MakeSockets = Callable[[Watcher, Callbacks], Sockets]
@@ -30,24 +35,36 @@ class Engines(NamedTuple):
     source: AddressSource
     transport: Transport | None
     make_sockets: MakeSockets
+    launcher: "Launcher | None" = None
 
 
 class EngineChoice(NamedTuple):
-    """What the caller says about engines beside their addresses."""
+    """What the caller says about engines beside their addresses; MPClient says what it means."""
 
+    client_count: int
     client_index: int
     data_parallel_size: int | None
     ranks: Sequence[int] | None
+    lockstep: bool
     native: NativeOptions
+    command: EngineCommand | Sequence[str] | None
+    launch: LaunchOptions
 
 
-def find_engines(addresses: Addresses, choice: EngineChoice, ids: Ids) -> Engines:
-    """Return how the engines of `client_addresses` are reached.
+def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) -> Engines:
+    """Return how the engines of `client_addresses` are reached; None stands for launching them.
 
     Raises:
         AddressError: the addresses are wrong.
-        RequestRejectedError: the choice of ranks is wrong.
+        RequestRejectedError: what was chosen does not go together.
     """
+    if addresses is None:
+        return _launched(choice, ids)
+    if choice.command is not None:
+        raise RequestRejectedError(
+            "engine_command: given together with client_addresses; leave one of them out",
+            field="engine_command",
+        )
     bound = _bound_addresses(addresses)
     if bound is not None:
         return _bound(bound, choice, ids)
@@ -70,6 +87,47 @@ class BoundSource(StaticSource):
     def describe(self) -> str:
         """Return where the addresses come from."""
         return "those that dial in"
+
+
+class LaunchedSource:
+    """The client's own addresses, and the coordinator's once it is started.
+
+    Args:
+        launcher: starts the engines with the client's addresses.
+        bound: has these.
+    """
+
+    def __init__(self, launcher: "Launcher", bound: BoundSource) -> None:
+        self._launcher = launcher
+        self._bound = bound
+        self._addresses: ClientAddresses | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Start the engines."""
+        self._addresses = addresses = self._bound.poll(0.0)
+        assert addresses is not None
+        self._fresh = True
+        self._launcher.on_change = wake
+        self._launcher.start(addresses.input_address, addresses.output_address)
+
+    def poll(self, now: float) -> ClientAddresses | None:  # noqa: ARG002 - no matter when
+        """Return the addresses at first, and when the coordinator is known."""
+        told, known = self._addresses, self._launcher.addresses
+        assert told is not None
+        stats = known.frontend_stats_publish_address if known is not None else None
+        if not self._fresh and stats == told.stats_update_address:
+            return None
+        self._fresh = False
+        self._addresses = msgspec.structs.replace(told, stats_update_address=stats)
+        return self._addresses
+
+    def close(self) -> None:
+        """Stop."""
+        self._launcher.on_change = _nothing
+
+    def describe(self) -> str:
+        """Return where the addresses come from."""
+        return "those that this client started"
 
 
 def _bound_addresses(addresses: Addresses) -> ClientAddresses | None:
@@ -96,6 +154,33 @@ def _bound(addresses: ClientAddresses, choice: EngineChoice, ids: Ids) -> Engine
     return Engines(source, transport, make_sockets)
 
 
+def _launched(choice: EngineChoice, ids: Ids) -> Engines:
+    from enginecore_client._launcher import Launcher, LaunchPlan  # noqa: PLC0415 - rarely needed
+
+    if choice.client_count != 1:
+        raise RequestRejectedError(
+            f"client_count: got {choice.client_count}, allowed: 1 for a client that starts its own "
+            "engines; use launch_core_engines, and a client in mode 'bind' for each address",
+            field="client_count",
+        )
+    command = command_of(choice.command)
+    expected = managed_ranks(choice)
+    size = choice.data_parallel_size or max(expected) + 1
+    started = expected
+    if choice.launch.local_ranks is not None:
+        started = checked_ranks(choice.launch.local_ranks, size)
+    launcher = Launcher(
+        LaunchPlan(command, started, expected, size, choice.lockstep, choice.launch)
+    )
+    wanted = ClientAddresses((launcher.path("input"),), (launcher.path("output"),), mode="bind")
+    native = choice.native
+    if native.vocab_size is None:
+        native = msgspec.structs.replace(native, vocab_size=command.vocab_size)
+    engines = _bound(wanted, choice._replace(native=native), ids)
+    assert isinstance(engines.source, BoundSource)
+    return engines._replace(source=LaunchedSource(launcher, engines.source), launcher=launcher)
+
+
 def managed_ranks(choice: EngineChoice) -> tuple[int, ...]:
     """Return the ranks of the engines that are expected.
 
@@ -107,3 +192,7 @@ def managed_ranks(choice: EngineChoice) -> tuple[int, ...]:
     if choice.ranks is None:
         return tuple(everybody)
     return checked_ranks(choice.ranks, size)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -77,6 +77,13 @@ class Fleet:
         """Return the connection that is now in the place of this one."""
         return self.connections.get(self._current.get(connection.endpoint.key, -1))
 
+    def holder(self, rank: int) -> Connection | None:
+        """Return the connection that has the place of a rank now, ready or not."""
+        for connection in self.connections.values():
+            if self.is_current(connection) and self.rank(connection) == rank:
+                return connection
+        return None
+
     def rank(self, connection: Connection) -> int:
         """Return the data-parallel rank, as far as it is known."""
         return self._ranks.get(connection.link, connection.endpoint.index)

@@ -85,7 +85,7 @@ class LoopResources(BackgroundResources):
         if self._timer is not None:
             self._timer.cancel()
         if self.driver is not None:
-            self.driver.shut()
+            self.driver.shut(wait=self.loop is None or not self.loop.is_running())
 
     def _leave(self) -> None:
         if self._timer is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._background import BackgroundResources
 from enginecore_client._books import Ids
+from enginecore_client._command import EngineCommand, LaunchOptions
 from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import Driver, Sink
 from enginecore_client._engines import Addresses, EngineChoice, find_engines
@@ -32,6 +33,7 @@ READY_TIMEOUT: Final = 600.0
 """Seconds within which every engine must be ready, unless the caller says otherwise."""
 
 NATIVE_DEFAULTS: Final = NativeOptions()
+LAUNCH_DEFAULTS: Final = LaunchOptions()
 
 Resources = TypeVar("Resources", bound=BackgroundResources)
 Inbox = TypeVar("Inbox", bound=Sink)
@@ -48,6 +50,8 @@ class SharedOptions(TypedDict, total=False):
     lockstep: bool
     tokenizer: TextTokenizer | None
     native: NativeOptions
+    engine_command: EngineCommand | Sequence[str] | None
+    launch: LaunchOptions
 
 
 class ClientOptions(SharedOptions, total=False):
@@ -71,7 +75,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         outputs_queue: where `get_output` finds outputs.
         client_addresses: a dict (`input_address`, `output_address`, `stats_update_address`),
             the path of a JSON file that holds one and is followed, ClientAddresses, or a source.
-            With `mode: bind` the addresses are the client's own, into which engines dial.
+            With `mode: bind` the addresses are the client's own, into which engines dial. None
+            for a client that starts its engines itself.
         client_name: shown in the pods' logs and metrics.
         registry: a prometheus_client registry for metrics; None for none.
         client_count: how many clients share the engines, at least.
@@ -83,6 +88,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
             enginecore_client.text.Tokenizer; None for token ids alone.
         lockstep: whether the engines step together, as ranks of a mixture of experts do.
         native: what is known or wanted of engines that dial in.
+        engine_command: how an engine is started, where `client_addresses` is None.
+        launch: what else there is to say about that.
         data_parallel_size: how many engines dial in; None for 1, or as many as `engine_ranks`.
 
     Raises:
@@ -94,7 +101,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         self,
         make_resources: Callable[[], Resources],
         outputs_queue: Inbox,
-        client_addresses: Addresses,
+        client_addresses: Addresses | None,
         *,
         client_name: str = "",
         registry: "CollectorRegistry | None" = None,
@@ -106,12 +113,23 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         tokenizer: TextTokenizer | None = None,
         lockstep: bool = False,
         native: NativeOptions = NATIVE_DEFAULTS,
+        engine_command: EngineCommand | Sequence[str] | None = None,
+        launch: LaunchOptions = LAUNCH_DEFAULTS,
         data_parallel_size: int | None = None,
     ) -> None:
         check_place(client_count, client_index)
         check_seconds("ready_timeout", ready_timeout)
         ids = Ids()
-        choice = EngineChoice(client_index, data_parallel_size, engine_ranks, native)
+        choice = EngineChoice(
+            client_count,
+            client_index,
+            data_parallel_size,
+            engine_ranks,
+            lockstep,
+            native,
+            engine_command,
+            launch,
+        )
         engines = find_engines(client_addresses, choice, ids)
         settings = CoreSettings(
             client_name=client_name,
@@ -137,9 +155,12 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
                 resources,
                 resources.post,
                 make_sockets=engines.make_sockets,
+                launcher=engines.launcher,
             )
         except BaseException:
             self._finalizer()
+            if engines.launcher is not None:
+                engines.launcher.close()
             raise
 
     @property
@@ -224,6 +245,9 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
 
     def _startup_error(self, *, expired: bool) -> EngineCoreError | None:
         """Return why waiting for engines ends without success, or None while it goes on."""
+        launcher = self._driver.launcher
+        if launcher is not None and launcher.failure is not None:
+            return launcher.failure
         refusal = self._driver.core.refusal()
         if refusal is not None:
             return ProtocolMismatchError(f"an engine refuses this client: {refusal}")

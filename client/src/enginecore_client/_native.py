@@ -88,6 +88,8 @@ class NativeConnection(Connection):
         self._asked = False
         self._heard_at = opening.now
         self._problem = ""
+        self._stage = "has not dialled in and said READY"
+        self._stage_at = opening.now
         self.former: Ready | None = None
         self.unfinished: list[str] = []
         if isinstance(opening.previous, NativeConnection):
@@ -115,6 +117,10 @@ class NativeConnection(Connection):
         self._first.clear()
         self.unfinished = []
         return self._answered(self._ready_of(engine), now)
+
+    def staged(self, stage: str, now: float) -> None:
+        """Take note how far the engine's process has come."""
+        self._stage, self._stage_at, self._problem = stage, now, ""
 
     def connected(self, channel: Channel, now: float) -> None:
         """Do nothing: who connected is known once it says something."""
@@ -181,11 +187,10 @@ class NativeConnection(Connection):
     def describe(self, now: float) -> str:
         """Return where an engine that is not ready stands, for an error's text."""
         where = self.endpoint.input_address
-        seconds = now - self.since
         problem = f" ({self._problem})" if self._problem else ""
         if self.former is not None:
-            return f"{where}: lost {seconds:.0f} s ago and not back{problem}"
-        return f"{where}: has not dialled in and said READY for {seconds:.0f} s{problem}"
+            return f"{where}: lost {now - self.since:.0f} s ago and not back{problem}"
+        return f"{where}: {self._stage} for {now - self._stage_at:.0f} s{problem}"
 
     def _try_again(self) -> None:
         """Ask an engine whose connection broke, as soon as it is connected again."""

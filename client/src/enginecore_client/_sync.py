@@ -37,7 +37,9 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         ProtocolMismatchError: an engine refuses this client.
     """
 
-    def __init__(self, client_addresses: Addresses, **options: Unpack[EngineOptions]) -> None:
+    def __init__(
+        self, client_addresses: Addresses | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
         super().__init__(ThreadResources, ThreadMailbox(), client_addresses, **options)
         self._driver.on_change = self.resources.changed.notify_all
         try:

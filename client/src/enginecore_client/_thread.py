@@ -56,7 +56,8 @@ class ThreadResources(BackgroundResources):
             if threading.current_thread() is self._thread:
                 self._collected = True
                 return
-            self._thread.join(_JOIN_SECONDS)
+            launcher = self.driver.launcher if self.driver is not None else None
+            self._thread.join(_JOIN_SECONDS + (launcher.patience if launcher else 0.0))
         self._end_callers()
 
     def watch(self, socket: Socket, callback: Callable[[], None]) -> None:

@@ -4,7 +4,8 @@
     ├── EngineDeadError          the engine process or its pod is gone
     ├── EngineDrainingError      the engine takes no new requests
     ├── EngineNotReadyError      no engine can take the request or call now
-    │   └── StartupTimeoutError  not every engine was ready in time (also TimeoutError)
+    │   ├── StartupTimeoutError  not every engine was ready in time (also TimeoutError)
+    │   └── EngineStartupError   an engine this client started ended before it was ready
     ├── OverloadedError          too many unfinished requests
     ├── LostOutputsError         a connection broke and messages went with it
     ├── RequestRejectedError     a field of the request is wrong (also ValueError)
@@ -67,6 +68,13 @@ class EngineNotReadyError(EngineCoreError):
 
 class StartupTimeoutError(EngineNotReadyError, TimeoutError):
     """Not every engine was ready in time; the text names each missing rank and its phase."""
+
+    retryable = False
+
+
+class EngineStartupError(EngineNotReadyError):
+    """An engine that this client started ended before it was ready, or was started wrongly; the
+    text has its rank, how it ended, and what it wrote last."""
 
     retryable = False
 

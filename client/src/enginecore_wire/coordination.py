@@ -30,3 +30,15 @@ class FirstRequest(msgspec.Struct, array_like=True, frozen=True):
 
     exclude: int | bytes | None
     wave: int
+
+
+class CoordinatorAddresses(msgspec.Struct, frozen=True):
+    """Where the coordinator of engines that dial it is bound.
+
+    `input` is where engines subscribe, `output` where they push, `stats_publish` where clients
+    subscribe.
+    """
+
+    input: str
+    output: str
+    stats_publish: str

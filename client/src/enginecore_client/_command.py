@@ -1,0 +1,132 @@
+"""How engines are started: what a caller says about it, and the command line it becomes."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_client.errors import RequestRejectedError
+
+STOP_SECONDS: Final = 10.0
+"""How long engines have between SIGTERM and SIGKILL."""
+
+PLACES: Final = ("address", "port", "rank", "size")
+"""What stands in braces in a command: where the handshake is, and who the engine is."""
+
+
+class EngineCommand(msgspec.Struct, frozen=True):
+    """The command that starts the engine of one rank.
+
+    Attributes:
+        command: its words; `{address}` and `{port}` (of the handshake), `{rank}` and `{size}` are
+            replaced.
+        env: variables beside those of this process.
+        local: whether the engine says in its HELLO that it was launched here; one that says
+            otherwise is refused.
+        vocab_size: of the model, where it is known; see NativeOptions.
+    """
+
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    local: bool = False
+    vocab_size: int | None = None
+
+    @classmethod
+    def torch(cls, model: str, *args: str, env: Mapping[str, str] | None = None) -> "EngineCommand":
+        """Return the command of the built-in torch engine.
+
+        Args:
+            model: a directory with config.json and safetensors, or a .gguf file.
+            args: more options of `python -m enginecore_torch`.
+            env: variables beside those of this process.
+        """
+        words = (
+            sys.executable, "-m", "enginecore_torch", str(model), "--local",
+            "--data-parallel-address", "{address}", "--data-parallel-rpc-port", "{port}",
+            "--data-parallel-rank", "{rank}", "--data-parallel-size", "{size}",
+        )  # fmt: skip
+        return cls((*words, *args), dict(env or {}), local=True)
+
+    @classmethod
+    def vllm(
+        cls,
+        model: str,
+        *args: str,
+        program: Sequence[str] = ("vllm",),
+        env: Mapping[str, str] | None = None,
+    ) -> "EngineCommand":
+        """Return the command of a stock vLLM engine without a front end.
+
+        Args:
+            model: a path or a name, as `vllm serve` takes it.
+            args: more options of `vllm serve`.
+            program: how vLLM is called.
+            env: variables beside those of this process.
+        """
+        words = (
+            *program, "serve", str(model), "--headless",
+            "--data-parallel-address", "{address}", "--data-parallel-rpc-port", "{port}",
+            "--data-parallel-size", "{size}", "--data-parallel-size-local", "1",
+            "--data-parallel-start-rank", "{rank}",
+        )  # fmt: skip
+        return cls((*words, *args), dict(env or {}))
+
+    def words(self, address: str, port: int, rank: int, size: int) -> list[str]:
+        """Return the command line of a rank."""
+        places = {"address": address, "port": str(port), "rank": str(rank), "size": str(size)}
+        return [_filled(word, places) for word in self.command]
+
+
+class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How engines are launched, beside their command.
+
+    Attributes:
+        local_ranks: the ranks whose processes are started here; None for all. The others are
+            started elsewhere, without a front end, and dial `host`.
+        host: the IP of this machine that engines dial. With engines elsewhere, requests and
+            outputs travel over it too.
+        handshake_port: 0 for a free one.
+        coordinator: whether a coordinator is started; None for: with more than one engine.
+        parallel_config: what INIT tells engines to set, for those that run in lockstep.
+        stop_seconds: from SIGTERM to SIGKILL.
+    """
+
+    local_ranks: tuple[int, ...] | None = None
+    host: str = "127.0.0.1"
+    handshake_port: int = 0
+    coordinator: bool | None = None
+    parallel_config: dict[str, Any] = {}
+    stop_seconds: float = STOP_SECONDS
+
+
+def command_of(command: "EngineCommand | Sequence[str] | None") -> EngineCommand:
+    """Return the command that a caller gave, words alone included.
+
+    Raises:
+        RequestRejectedError: there is none, or a word is none.
+    """
+    if isinstance(command, EngineCommand):
+        given: Any = command.command
+    else:
+        given = command
+    plain = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    if not plain or not given or not all(isinstance(word, str) for word in given):
+        raise RequestRejectedError(
+            f"engine_command: got {given!r}, allowed: an EngineCommand, or the words of a command "
+            "with {address}, {port} and {rank}; without client_addresses the client starts "
+            "engines itself",
+            field="engine_command",
+        )
+    if not any("{port}" in word for word in given):
+        raise RequestRejectedError(
+            "engine_command: no word has {port}, so the engine would not know whom to dial",
+            field="engine_command",
+        )
+    return command if isinstance(command, EngineCommand) else EngineCommand(tuple(given))
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
