@@ -36,9 +36,12 @@ class MsgpackEncoder:
         free_values = _FREE_VALUES.get(type(message))
         if free_values is not None:
             refuse_extensions(free_values(message))
-        self._aux = []
+        aux: list[memoryview] = []
+        self._aux = aux
         body = self._encoder.encode(message)
-        return [body, *self._aux]
+        if aux:
+            self._aux = []  # so that nothing here keeps the buffers
+        return [body, *aux]
 
     def _hook(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -74,6 +77,9 @@ class MsgpackDecoder(Generic[T]):
             return self._decoder.decode(body)
         except RecursionError:
             raise msgspec.DecodeError("message is nested too deeply") from None
+        finally:
+            if aux:
+                self._aux = []  # so that nothing here keeps the buffers
 
     def _hook(self, wanted: type, value: Any) -> Any:
         return _UNPACK[wanted](value, self._aux)
