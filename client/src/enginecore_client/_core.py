@@ -20,7 +20,9 @@ from enginecore_client._dispatch import Dispatcher
 from enginecore_client._events import (
     Action,
     Announce,
+    EngineAway,
     EngineDown,
+    EngineLost,
     EngineRemoved,
     Event,
     Reported,
@@ -115,6 +117,9 @@ class ClientCore:
         """Follow new addresses: open what is new, retire what is gone."""
         for connection in self._fleet.update(addresses, now):
             self._retired.add(connection.link)
+            rank = self._fleet.rank(connection)
+            if connection.ready is not None and not self._serves(rank):
+                self._ledger.events.append(EngineAway(rank))
         self._close_retired()
 
     def add(
@@ -422,8 +427,10 @@ class ClientCore:
         reported = self._ledger.fail(connection.requests.values(), connection, cause, now)
         for call in list(connection.calls.values()):
             self._ledger.end_call(call, connection, None, cause)
+        if known and not drained:
+            self._ledger.events.append(EngineLost(rank, cause))
         # The end of a pod that was replaced already says nothing about its replacement.
-        replaced = any(self._fleet.rank(other) == rank for other in self._fleet.working())
+        replaced = self._serves(rank)
         if known and not replaced:
             self._ledger.events.append(EngineDown(rank, cause))
         if reported or (known and current and not drained):
@@ -433,6 +440,10 @@ class ClientCore:
             self._balancer.forget(rank)
         self._fleet.lost(connection, now)
         self._gone(connection, rank)
+
+    def _serves(self, rank: int) -> bool:
+        """Say whether an engine that takes requests has this rank."""
+        return any(self._fleet.rank(connection) == rank for connection in self._fleet.working())
 
     def _gone(self, connection: Connection, rank: int) -> None:
         if connection.link in self._retired:

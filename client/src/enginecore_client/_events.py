@@ -108,6 +108,21 @@ class EngineDown(NamedTuple):
     error: EngineCoreError
 
 
+class EngineLost(NamedTuple):
+    """An engine's process or connection ended before its work had; another one may serve its rank
+    already. The end of a drained engine is no loss."""
+
+    engine: int
+    error: EngineCoreError
+
+
+class EngineAway(NamedTuple):
+    """A rank's engine takes nothing new because its address is gone, and no other serves the rank
+    yet."""
+
+    engine: int
+
+
 class EngineRemoved(NamedTuple):
     """An engine is no longer among the addresses, and nothing of it is left."""
 
@@ -125,5 +140,7 @@ Event = (
     | StatsUpdate
     | EngineUp
     | EngineDown
+    | EngineLost
+    | EngineAway
     | EngineRemoved
 )

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enginecore_client._events import (
     Delivered,
+    EngineAway,
     EngineDown,
+    EngineLost,
     EngineRemoved,
     EngineUp,
     Event,
@@ -106,23 +108,18 @@ class Metrics(NoMetrics):
                 self._of(self._in_flight, engine).inc()
             case RequestSetAside(engine):
                 self._of(self._in_flight, engine).dec()
-            case RequestEnded(engine, record, error) if engine is not None:
-                self._of(self._in_flight, engine).dec()
-                ended = "stop" if record.stopped else "cancelled"
-                self._of(self._requests, engine, ended if error is None else "error").inc()
-                if record.stopped:
-                    self._of(self._whole, engine).observe(record.last_at - record.added_at)
-                if error is not None:
-                    self._of(self._errors, engine, type(error).__name__).inc()
+            case RequestEnded(engine) if engine is not None:
+                self._ended(engine, event)
             case EngineUp(engine, ready):
                 if self._models.get(engine) != ready.model_name:
                     self._forget(engine)
                     self._models[engine] = ready.model_name
                 self._of(self._ready, engine).set(1)
                 self._stats(engine, SchedulerStats())
-            case EngineDown(engine):
-                self._of(self._ready, engine).set(0)
+            case EngineLost(engine):
                 self._of(self._losses, engine).inc()
+            case EngineDown(engine) | EngineAway(engine):
+                self._of(self._ready, engine).set(0)
                 self._forget(engine, (self._running, self._waiting, self._kv_usage))
             case EngineRemoved(engine):
                 self._forget(engine)
@@ -156,6 +153,18 @@ class Metrics(NoMetrics):
         self._of(self._running, engine).set(stats.num_running_reqs)
         self._of(self._waiting, engine).set(stats.num_waiting_reqs)
         self._of(self._kv_usage, engine).set(stats.kv_cache_usage)
+
+    def _ended(self, engine: int, event: RequestEnded) -> None:
+        self._of(self._in_flight, engine).dec()
+        record, error = event.record, event.error
+        if error is not None:
+            self._of(self._requests, engine, "error").inc()
+            self._of(self._errors, engine, type(error).__name__).inc()
+        elif record.stopped:
+            self._of(self._requests, engine, "stop").inc()
+            self._of(self._whole, engine).observe(record.last_at - record.added_at)
+        else:
+            self._of(self._requests, engine, "cancelled").inc()
 
     def _delivered(self, event: Delivered) -> None:
         engine = event.engine

@@ -24,7 +24,9 @@ from enginecore_client import (
 from enginecore_client._events import (
     CallEnded,
     Delivered,
+    EngineAway,
     EngineDown,
+    EngineLost,
     EngineRemoved,
     EngineUp,
     Reported,
@@ -307,6 +309,7 @@ class TestLoss:
         link.down(link.pod("a"))
         events = link.wait(1.0)
         assert of(Reported, events) == []
+        assert of(EngineLost, events) == []
         assert len(of(EngineDown, events)) == 1
 
     def test_a_new_pair_is_opened_with_new_names(self) -> None:
@@ -463,6 +466,17 @@ class TestMoves:
         assert of(EngineRemoved, events) == []
         assert [close.link for close in link.closed] == [old.link]
 
+    def test_a_rank_is_away_while_only_its_old_engine_is_there(self) -> None:
+        link = MemoryLink("a")
+        add(link, "old")
+        old = link.pod("a")
+        link.ranks["b"], link.answers = 0, False
+        events = link.move("b")
+        assert of(EngineAway, events) == [EngineAway(0)]
+        link.token(old, 0, 1, reason=FinishReason.STOP)
+        (up,) = of(EngineUp, link.answer(link.pod("b")))
+        assert up.engine == 0
+
     def test_the_death_of_a_replaced_engine_is_not_its_replacements(self) -> None:
         link = MemoryLink("a", "c")
         add(link, "old", rank=0)
@@ -474,6 +488,7 @@ class TestMoves:
         (ended,) = of(RequestEnded, events)
         assert isinstance(ended.error, EngineDeadError)
         assert of(EngineDown, events) == []
+        assert [event.engine for event in of(EngineLost, events)] == [0]
         for number in range(4):
             add(link, f"new-{number}")
         assert (len(link.pod("b").adds), len(link.pod("c").adds)) == (0, 4)
