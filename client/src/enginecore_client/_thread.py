@@ -46,7 +46,7 @@ class ThreadResources(BackgroundResources):
     def __call__(self) -> None:
         """End the thread, which closes its sockets; from whatever thread. In a fork there is
         neither."""
-        if self.driver is not None and self.driver.forked:
+        if self._shutdown.closed or (self.driver is not None and self.driver.forked):
             return
         if self._thread.ident is None:
             self._end_reader()
