@@ -18,7 +18,6 @@ from enginecore_client import (
     ClientClosedError,
     EngineDeadError,
     MPClient,
-    ProtocolMismatchError,
     RequestRejectedError,
     RequestTimeoutError,
     SamplingParams,
