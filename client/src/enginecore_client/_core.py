@@ -30,7 +30,7 @@ from enginecore_client._events import (
 )
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
-from enginecore_client._routing import Balancer
+from enginecore_client._routing import Balancer, LoadScore, score
 from enginecore_client._session import PodTransport
 from enginecore_client._states import FINAL, Channel
 from enginecore_client._waves import Waves
@@ -58,7 +58,7 @@ LOADS_STALE_SECONDS: Final = 12.0
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a client is: its name in pods' logs, its place among clients, its patience.
 
-    `lockstep` engines step together, in waves.
+    `lockstep` engines step together, in waves. `load_score` is what a request costs on an engine.
     """
 
     client_name: str = ""
@@ -66,6 +66,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_count: int = 1
     reconnect_seconds: float = 0.6
     lockstep: bool = False
+    load_score: LoadScore = score
 
 
 class ClientCore:
@@ -92,7 +93,9 @@ class ClientCore:
             transport or PodTransport(settings.client_name, ids, settings.reconnect_seconds)
         )
         self._ledger = Ledger()
-        self._balancer: Balancer[int] = Balancer(settings.client_index, settings.client_count)
+        self._balancer: Balancer[int] = Balancer(
+            settings.client_index, settings.client_count, settings.load_score
+        )
         self.waves = Waves(lockstep=settings.lockstep)
         self._delivery = Delivery(self._fleet, self._ledger, self._balancer, self.waves)
         self._dispatcher = Dispatcher(

@@ -15,6 +15,7 @@ from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
 from enginecore_client._native import NativeOptions
 from enginecore_client._pending import PendingMessages
+from enginecore_client._routing import LoadScore, score
 from enginecore_client._sequences import TextTokenizer
 from enginecore_client.errors import (
     ClientClosedError,
@@ -49,6 +50,7 @@ class SharedOptions(TypedDict, total=False):
     engine_ranks: Sequence[int] | None
     lockstep: bool
     tokenizer: TextTokenizer | None
+    load_score: LoadScore
     native: NativeOptions
     engine_command: EngineCommand | Sequence[str] | None
     launch: LaunchOptions
@@ -86,6 +88,9 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         engine_ranks: the data-parallel ranks this client uses; None for all there are.
         tokenizer: gives outputs of `generate` their text and finds stop strings, such as
             enginecore_client.text.Tokenizer; None for token ids alone.
+        load_score: what a request costs on an engine, of which the cheapest gets it; by default
+            vLLM's. Its arguments are this client's unfinished requests there, what the engine
+            reported last, and how many clients share the engines.
         lockstep: whether the engines step together, as ranks of a mixture of experts do.
         native: what is known or wanted of engines that dial in.
         engine_command: how an engine is started, where `client_addresses` is None.
@@ -111,6 +116,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         retry: bool = False,
         engine_ranks: Sequence[int] | None = None,
         tokenizer: TextTokenizer | None = None,
+        load_score: LoadScore = score,
         lockstep: bool = False,
         native: NativeOptions = NATIVE_DEFAULTS,
         engine_command: EngineCommand | Sequence[str] | None = None,
@@ -136,6 +142,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
             client_index=client_index,
             client_count=client_count,
             lockstep=lockstep,
+            load_score=load_score,
         )
         self.client_count = client_count
         self.client_index = client_index

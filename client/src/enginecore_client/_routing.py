@@ -1,7 +1,7 @@
 """Which engine gets the next request: vLLM's load score, ties by rotation."""
 
-from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, TypeAlias, TypeVar
 
 from enginecore_wire.coordination import EngineLoad
 
@@ -33,14 +33,26 @@ def score(in_flight: int, load: EngineLoad, client_count: int) -> float:
     return result
 
 
+LoadScore: TypeAlias = Callable[[int, EngineLoad, int], float]
+"""A function with the parameters and the meaning of `score`."""
+
+
 class Balancer(Generic[K]):
     """Chooses engines by score and remembers what it chose until the next report.
 
     What it chose counts as waiting only as far as it is unfinished: a coordinator stays silent
     for seconds while loads do not change, and short requests would pile up here meanwhile.
+
+    Args:
+        client_index: this client's place among those that share the engines.
+        client_count: how many they are, at least.
+        load_score: what a request costs on an engine.
     """
 
-    def __init__(self, client_index: int = 0, client_count: int = 1) -> None:
+    def __init__(
+        self, client_index: int = 0, client_count: int = 1, load_score: LoadScore = score
+    ) -> None:
+        self._score = load_score
         self._client_index = client_index
         self._client_count = client_count
         self._turn = 0
@@ -74,7 +86,7 @@ class Balancer(Generic[K]):
             load = self._loads.get(engine, IDLE)
             unreported = min(self._chosen.get(engine, 0), in_flight[engine])
             waiting = load.waiting + unreported * count
-            return score(in_flight[engine], load._replace(waiting=waiting), count)
+            return self._score(in_flight[engine], load._replace(waiting=waiting), count)
 
         chosen = min(order, key=cost)
         self._chosen[chosen] = self._chosen.get(chosen, 0) + 1

@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 
+from enginecore_client import EngineCoreRequest, SamplingParams
 from enginecore_client._routing import Balancer, score
 from enginecore_wire.coordination import EngineLoad
+from support.memory_link import MemoryLink
 
 SCORES = [
     # in flight, (waiting, running, kv), clients, score
@@ -26,7 +28,7 @@ def test_score(in_flight: int, load, clients: int, expected: float) -> None:
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3, 8])
-def test_the_first_2n_requests_are_split_evenly(engines: int) -> None:
+def test_fault_22910_the_first_2n_requests_are_split_evenly(engines: int) -> None:
     balancer: Balancer[int] = Balancer()
     in_flight = dict.fromkeys(range(engines), 0)
     chosen = Counter()
@@ -42,7 +44,7 @@ def test_clients_start_at_different_engines() -> None:
     assert starts == [0, 1, 2, 3]
 
 
-def test_a_stale_report_does_not_hide_own_requests() -> None:
+def test_fault_48027_a_stale_report_does_not_hide_own_requests() -> None:
     balancer: Balancer[int] = Balancer()
     in_flight = {0: 0, 1: 0}
     for _ in range(100):
@@ -91,3 +93,23 @@ def test_unreported_requests_count_under_memory_pressure() -> None:
         chosen.append(balancer.choose(in_flight))
         in_flight[chosen[-1]] += 1
     assert chosen == [0, 1, 1]
+
+
+def test_fault_40795_the_policy_is_the_callers() -> None:
+    def by_memory(in_flight: int, load: EngineLoad, client_count: int) -> float:
+        assert (in_flight, client_count) == (0, 1)
+        return load.kv_usage
+
+    balancer: Balancer[str] = Balancer(load_score=by_memory)
+    balancer.report("full", EngineLoad(0, 0, 0.9))
+    balancer.report("free", EngineLoad(50, 50, 0.1))
+    assert [balancer.choose({"full": 0, "free": 0}) for _ in range(3)] == ["free"] * 3
+
+
+def test_fault_40795_a_clients_requests_follow_its_policy() -> None:
+    link = MemoryLink("a", "b", load_score=lambda in_flight, load, count: -in_flight)
+    for number in range(5):
+        request = EngineCoreRequest(str(number), [1], sampling_params=SamplingParams())
+        link.core.add(request, object(), link.now)
+    link.run()
+    assert sorted(len(link.pod(name).adds) for name in "ab") == [0, 5]
