@@ -26,7 +26,10 @@ class Face(Protocol):
     """A client that is connected."""
 
     def generate(
-        self, prompt: Sequence[int], sampling: SamplingParams, **options: Any
+        self,
+        prompt: Sequence[int] | EngineCoreRequest,
+        sampling: SamplingParams | None = None,
+        **options: Any,
     ) -> Iterator[EngineCoreOutput]:
         """Send a request; return its outputs as they come."""
 
@@ -50,10 +53,13 @@ class SyncFace:
     """SyncMPClient as it is."""
 
     def __init__(self, addresses: Any, **options: Any) -> None:
-        self.client = SyncMPClient(addresses, ready_timeout=WAIT_SECONDS, **options)
+        self.client = SyncMPClient(addresses, **({"ready_timeout": WAIT_SECONDS} | options))
 
     def generate(
-        self, prompt: Sequence[int], sampling: SamplingParams, **options: Any
+        self,
+        prompt: Sequence[int] | EngineCoreRequest,
+        sampling: SamplingParams | None = None,
+        **options: Any,
     ) -> Iterator[EngineCoreOutput]:
         return self.client.generate(prompt, sampling, **options)
 
@@ -80,14 +86,20 @@ class AsyncFace:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="async face")
         self._thread.start()
+        options = {"ready_timeout": WAIT_SECONDS} | options
         try:
-            self.client: AsyncMPClient = self._run(self._open(addresses, options))
+            self.client: AsyncMPClient = self._run(
+                self._open(addresses, options), WAIT_SECONDS + options["ready_timeout"]
+            )
         except BaseException:
             self._stop()
             raise
 
     def generate(
-        self, prompt: Sequence[int], sampling: SamplingParams, **options: Any
+        self,
+        prompt: Sequence[int] | EngineCoreRequest,
+        sampling: SamplingParams | None = None,
+        **options: Any,
     ) -> Iterator[EngineCoreOutput]:
         async def start() -> Any:
             return self.client.generate(prompt, sampling, **options)
@@ -111,7 +123,7 @@ class AsyncFace:
         self._stop()
 
     async def _open(self, addresses: Any, options: dict[str, Any]) -> AsyncMPClient:
-        client = AsyncMPClient(addresses, ready_timeout=WAIT_SECONDS, **options)
+        client = AsyncMPClient(addresses, **options)
         await client.connect()
         return client
 
@@ -125,12 +137,12 @@ class AsyncFace:
         finally:
             self._run(stream.aclose())
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Any, seconds: float = WAIT_SECONDS) -> Any:
         async def awaited() -> Any:
             return await work
 
         future: Future[Any] = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
-        return future.result(WAIT_SECONDS)
+        return future.result(seconds)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

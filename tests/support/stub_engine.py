@@ -31,6 +31,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -256,6 +257,8 @@ class StubEngine:
     def _on_add(self, request: EngineCoreRequest) -> None:
         options = self._options
         request_id, prompt = request.request_id, request.prompt_token_ids
+        if prompt is None and request.prompt_embeds is not None and options.enable_prompt_embeds:
+            prompt = request.prompt_token_ids = [0] * request.prompt_embeds.shape[0]
         self._journal.append(["add", request_id])
         if request_id in self._running or request_id in self._waiting:
             raise EngineDiedError(f"duplicate request id {request_id}")
@@ -328,6 +331,10 @@ class StubEngine:
             output = EngineCoreOutput(
                 request_id, [token], finish_reason=reason, trace_headers=self._padding
             )
+            embeds = entry.request.prompt_embeds
+            if embeds is not None and entry.position == 1:
+                output.routed_experts = embeds
+                output.trace_headers = {"crc32": str(zlib.crc32(embeds.data))}
             grouped.setdefault(entry.request.client_index, []).append(output)
         stats = self._scheduler_stats() if self._stats else None
         now = time.monotonic()

@@ -22,6 +22,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--vocab-size", type=int, default=1000)
+    parser.add_argument("--enable-prompt-embeds", action="store_true", help="take embeddings and "
+                        "return them with the first token, and their CRC-32")  # fmt: skip
     parser.add_argument("--stats", action="store_true", help="attach scheduler stats")
     parser.add_argument("--ignore", action="store_true", help="take requests, answer none")
     parser.add_argument("--fail", choices=["start", "load", "stall"], help="where to fail")

@@ -107,7 +107,7 @@ def test_fault_40795_the_policy_is_the_callers() -> None:
 
 
 def test_fault_40795_a_clients_requests_follow_its_policy() -> None:
-    link = MemoryLink("a", "b", load_score=lambda in_flight, load, count: -in_flight)
+    link = MemoryLink("a", "b", load_score=lambda in_flight, *_: -in_flight)
     for number in range(5):
         request = EngineCoreRequest(str(number), [1], sampling_params=SamplingParams())
         link.core.add(request, object(), link.now)
