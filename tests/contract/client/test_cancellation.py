@@ -115,7 +115,7 @@ async def test_a_cancelled_reader_loses_no_output(peer: ProtocolPeer) -> None:
             reader = asyncio.create_task(client.get_output_async())
             await asyncio.sleep(0)
             reader.cancel()
-            done, _ = await asyncio.wait([reader])
+            await asyncio.wait([reader])
             outputs = [] if reader.cancelled() else reader.result().outputs
             if not outputs:
                 outputs = (await client.get_output_async()).outputs
