@@ -180,8 +180,6 @@ def unpack(value: Any, aux: list[memoryview]) -> Tensor:
     dtype, shape, data = value
     if not isinstance(dtype, str) or not isinstance(shape, list | tuple):
         raise ValueError("tensor: expected [dtype: str, shape: array, data]")
-    if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"tensor shape: {len(shape)} dimensions, allowed: {MAX_DIMENSIONS}")
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError("tensor shape: expected non-negative integers")
     if type(data) is int:

@@ -157,6 +157,7 @@ def test_unaligned_data_reads_as_any_other(offset):
     room = bytearray(offset) + torch.arange(4, dtype=torch.float64).numpy().tobytes()
     tensor = Tensor("float64", (4,), memoryview(room)[offset:])
     assert tensor.torch().tolist() == tensor.numpy().tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert tensor.torch().data_ptr() % 8 == 0
 
 
 def test_read_only_data_gives_arrays_without_a_warning():
