@@ -278,7 +278,7 @@ class Launcher:
                 self._fail(EngineStartupError(text))
             child.close()
             self._coordinator = None
-        elif not self._known.is_set() and child.first_line is not None:
+        elif not self._known.is_set() and child.announcement is not None:
             self._coordinated(child)
         elif not self._known.is_set() and time.monotonic() > self._coordinator_by:
             self._fail(EngineStartupError(f"the coordinator said nothing{_lines(child)}"))
@@ -287,7 +287,7 @@ class Launcher:
         """Take over where the coordinator is, and start what waited for that."""
         assert self.addresses is not None
         try:
-            found = msgspec.json.decode(child.first_line or "", type=CoordinatorAddresses)
+            found = msgspec.json.decode(child.announcement or "", type=CoordinatorAddresses)
         except msgspec.DecodeError:
             self._fail(EngineStartupError(f"the coordinator cannot start{_lines(child)}"))
             return

@@ -19,6 +19,8 @@ _CHILD: Final = str(Path(__file__).with_name("_child.py"))
 class ChildProcess:
     """A process in a session of its own, which ends with the thread that started it.
 
+    `tail` has its last lines, `announcement` the first one that is a JSON object.
+
     Args:
         command: its command line.
         env: variables beside those of this process.
@@ -27,7 +29,7 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], *, forward: bool) -> None:
         self.tail: deque[str] = deque(maxlen=LOG_LINES)
-        self.first_line: str | None = None
+        self.announcement: str | None = None
         self._forward = forward
         self._partial = b""
         self._process = subprocess.Popen(
@@ -99,8 +101,8 @@ class ChildProcess:
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         self._partial = self._partial[-_LONGEST_LINE:]
         texts = [line[-_LONGEST_LINE:].decode(errors="replace") for line in lines]
-        if texts and self.first_line is None:
-            self.first_line = texts[0]
+        if self.announcement is None:
+            self.announcement = next((text for text in texts if text.startswith("{")), None)
         self.tail.extend(texts)
 
 
