@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_client.errors import RequestRejectedError
+from enginecore_wire.calls import check_call
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Ready
 from enginecore_wire.plain import refuse_extensions
@@ -23,7 +24,6 @@ from enginecore_wire.requests import (
     UtilityCall,
 )
 from enginecore_wire.tensors import Tensor
-from enginecore_wire.utility import UTILITY_METHODS
 from enginecore_wire.validation import check_request, checked_decoder, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
@@ -98,11 +98,9 @@ class Admission:
         Raises:
             RequestRejectedError: the method is not on the list, or an argument cannot travel.
         """
-        if not isinstance(method, str) or method not in UTILITY_METHODS:
-            raise RequestRejectedError(
-                f"method: {method!r} is no utility call; known are {sorted(UTILITY_METHODS)}",
-                field="method",
-            )
+        problem = check_call(method, args)
+        if problem is not None:
+            raise rejected(problem)
         try:
             frames = self._encoder.encode(UtilityCall(self._slot, call_id, method, args))
         except _UNSENDABLE as error:
@@ -195,9 +193,9 @@ def unusable(ready: Ready) -> str | None:
     return None
 
 
-def rejected(problem: FieldProblem, request_id: str) -> RequestRejectedError:
+def rejected(problem: FieldProblem, *request_ids: str) -> RequestRejectedError:
     """Return the error for a field that is wrong."""
-    return RequestRejectedError(problem.message, field=problem.field, request_ids=[request_id])
+    return RequestRejectedError(problem.message, field=problem.field, request_ids=request_ids)
 
 
 def deadline_after(seconds: float | None, now: float, field: str) -> float | None:

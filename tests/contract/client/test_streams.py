@@ -182,7 +182,7 @@ async def test_utility_calls(pod: Pod) -> None:
         with pytest.raises(UtilityError, match="no method sleep") as caught:
             await client.sleep_async()
         assert caught.value.engine == 0
-        with pytest.raises(RequestRejectedError, match="no utility call") as refused:
+        with pytest.raises(RequestRejectedError, match="not among the calls") as refused:
             await client.call_utility_async("shutdown")
         assert refused.value.field == "method"
         assert await client.call_utility_async("is_sleeping") is False

@@ -174,7 +174,7 @@ def test_control_calls() -> None:
         with pytest.raises(RequestRejectedError, match="no engine 1; engines are 0") as caught:
             client.call(IsSleeping(), engine=1)
         assert caught.value.field == "engine"
-        with pytest.raises(RequestRejectedError, match="no utility call"):
+        with pytest.raises(RequestRejectedError, match="not among the calls"):
             client.call_utility("shutdown")
         with pytest.raises(ScalingNotAvailable):
             client.scale_elastic_ep(2)

@@ -1,17 +1,14 @@
 """One request of generate as sequences: n, seeds, text, stop strings, output kinds."""
 
 import struct
-from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 import pytest
 
 from enginecore_client import FinishReason, OutputKind, RequestRejectedError, SamplingParams
 from enginecore_client._books import RequestRecord
 from enginecore_client._outputs import GeneratedOutput, Whole, generated, joined
 from enginecore_client._sequences import Sequence, sequences_of
-from enginecore_client.text import Detokenizer
 from enginecore_wire.outputs import (
     EngineCoreEvent,
     EngineCoreOutput,
@@ -22,29 +19,7 @@ from enginecore_wire.outputs import (
 )
 from enginecore_wire.requests import EngineCoreRequest
 from enginecore_wire.tensors import Tensor
-
-
-class Letters:
-    """A tokenizer whose token n is the letter n; 0 ends a text."""
-
-    def __init__(self) -> None:
-        self.broken = False
-
-    def bytes_of(self, token_ids: Iterable[int], *, special: bool = False) -> bytes:
-        if self.broken:
-            raise KeyError("no such token")
-        return bytes(token_ids)
-
-    def complete(self, params: SamplingParams) -> SamplingParams:
-        return msgspec.structs.replace(params, eos_token_id=0)
-
-    def reader(self, params: SamplingParams) -> Detokenizer:
-        return Detokenizer(
-            self,  # type: ignore[arg-type]
-            params.stop,
-            include_stop=params.include_stop_str_in_output,
-            min_tokens=params.min_tokens,
-        )
+from support.letters import Letters
 
 
 class Box:
