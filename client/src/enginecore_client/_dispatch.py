@@ -8,7 +8,7 @@ from enginecore_client._connection import Connection
 from enginecore_client._events import RequestAdded
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
-from enginecore_client._routing import Balancer
+from enginecore_client._routing import Balancer, keeper_of
 from enginecore_client.errors import (
     EngineCoreError,
     EngineDeadError,
@@ -17,6 +17,7 @@ from enginecore_client.errors import (
     OverloadedError,
     RequestRejectedError,
 )
+from enginecore_wire.requests import EngineCoreRequest, LateInteraction, PoolingParams
 
 
 class Dispatcher:
@@ -57,7 +58,7 @@ class Dispatcher:
         """
         request = record.request
         assert request is not None
-        connection = self._choose(request.data_parallel_rank, now)
+        connection = self._choose(self._rank_of(request), now)
         internal_id = self._ids.internal(record.request_id)
         frames, record.prompt_tokens = self._admissions[connection.link].request(
             request, internal_id, self._wall()
@@ -71,6 +72,16 @@ class Dispatcher:
         record.engine = self._fleet.rank(connection)
         self._ledger.events.append(RequestAdded(record.engine, record))
         return connection
+
+    def _rank_of(self, request: EngineCoreRequest) -> int | None:
+        """Return the rank that a request has to go to; None where any will do."""
+        rank, pooling = request.data_parallel_rank, request.pooling_params
+        if rank is None and isinstance(pooling, PoolingParams):
+            late = pooling.late_interaction_params
+            ranks = self._fleet.ranks()
+            if isinstance(late, LateInteraction) and isinstance(late.query_key, str) and ranks:
+                return keeper_of(late.query_key, ranks)
+        return rank
 
     def _choose(self, rank: int | None, now: float) -> Connection:
         working = self._fleet.working()

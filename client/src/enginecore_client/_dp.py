@@ -45,7 +45,7 @@ class DPLBAsyncMPClient(DPAsyncMPClient):
     """Client of all ranks (or of those in `engine_ranks`) that balances load between them.
 
     The engine with the lowest load score gets a request, unless `data_parallel_rank` names one;
-    what continues a request that is under way goes where that one went.
+    documents of a late-interaction query go to the engine that keeps the query.
 
     Args:
         client_addresses: where the engines are.

@@ -1,6 +1,7 @@
 """Which engine gets the next request: vLLM's load score, ties by rotation."""
 
-from collections.abc import Callable, Hashable, Mapping
+import zlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from enginecore_wire.coordination import EngineLoad
@@ -35,6 +36,18 @@ def score(in_flight: int, load: EngineLoad, client_count: int) -> float:
 
 LoadScore: TypeAlias = Callable[[int, EngineLoad, int], float]
 """A function with the parameters and the meaning of `score`."""
+
+
+def keeper_of(query_key: str, engines: Sequence[K]) -> K:
+    """Return the engine that keeps a late-interaction query, so that its documents go there too.
+
+    Every client and vLLM's own come to the same one.
+
+    Args:
+        query_key: what query and documents have in common.
+        engines: all there are, in rank order.
+    """
+    return engines[zlib.crc32(query_key.encode()) % len(engines)]
 
 
 class Balancer(Generic[K]):

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from enginecore_client import EngineCoreRequest, SamplingParams
-from enginecore_client._routing import Balancer, score
+from enginecore_client._routing import Balancer, keeper_of, score
 from enginecore_wire.coordination import EngineLoad
+from enginecore_wire.requests import LateInteraction, PoolingParams
 from support.memory_link import MemoryLink
 
 SCORES = [
@@ -93,6 +94,23 @@ def test_unreported_requests_count_under_memory_pressure() -> None:
         chosen.append(balancer.choose(in_flight))
         in_flight[chosen[-1]] += 1
     assert chosen == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("key", "engine"), [("q", 2), ("query-1", 1), ("\u00fc", 1)])
+def test_a_late_interaction_query_has_one_keeper(key: str, engine: int) -> None:
+    assert keeper_of(key, [0, 1, 2]) == engine
+
+
+def test_documents_follow_their_query_whatever_the_load() -> None:
+    link = MemoryLink("a", "b", "c")
+    for number, mode in enumerate(("cache_query", *["score_doc"] * 6)):
+        late = LateInteraction(mode, "query-1")
+        pooling = PoolingParams(task="embed", late_interaction_params=late)
+        link.core.add(
+            EngineCoreRequest(str(number), [1], pooling_params=pooling), object(), link.now
+        )
+        link.run()
+    assert [len(link.pod(name).adds) for name in "abc"] == [0, 7, 0]
 
 
 def test_fault_40795_the_policy_is_the_callers() -> None:
