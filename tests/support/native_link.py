@@ -1,5 +1,6 @@
 """ClientCore joined to engines in memory that dial in: no socket, and a clock a test moves."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self.connected = False
+        self.keep: Callable[[list[Any]], None] | None = None
         self.adds: list[EngineCoreRequest] = []
         self.aborts: list[str] = []
         self.calls: list[UtilityCall] = []
@@ -153,6 +155,9 @@ class NativeLink:
 
     def _take(self, engine: MemoryEngine, frames: list[Any]) -> None:
         kind = frames[0]
+        if engine.keep is not None:
+            engine.keep(frames)
+            return
         if kind == RequestType.ADD:
             engine.adds.append(self._requests.decode(frames[1], frames[2:]))
         elif kind == RequestType.ABORT:

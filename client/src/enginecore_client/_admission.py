@@ -10,6 +10,7 @@ from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.calls import check_call
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Ready
+from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.plain import refuse_extensions
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.prompt_rules import prompt_length
@@ -24,6 +25,7 @@ from enginecore_wire.requests import (
     UtilityCall,
 )
 from enginecore_wire.tensors import Tensor
+from enginecore_wire.translation import not_carried, request_encoder
 from enginecore_wire.validation import check_request, checked_decoder, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
@@ -35,9 +37,9 @@ Frames = list[bytes | memoryview]
 
 
 class Admission:
-    """The rules of one engine, taken from its READY."""
+    """The rules of one engine, taken from its READY; `dialect` is where it expects each field."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: Ready, dialect: Dialect = NATIVE) -> None:
         facts = ready.engine
         self.in_flight = ready.limits.in_flight
         self._slot = ready.slot
@@ -52,6 +54,8 @@ class Admission:
         )
         self._decoder = checked_decoder(self._limits.vocab_size)
         self._encoder = MsgpackEncoder()
+        self._dialect = dialect
+        self._writer = request_encoder(dialect)
 
     def request(
         self, request: EngineCoreRequest, internal_id: str, now_wall: float
@@ -88,6 +92,8 @@ class Admission:
         problem = check_request(sent, self._limits_of(request), tokens_checked=True)
         if problem is not None:
             raise rejected(problem, request.request_id)
+        if self._dialect != NATIVE:
+            frames = self._translated(complete, request.request_id)
         message: Frames = [RequestType.ADD, *frames]
         self._check_size(message, request.request_id)
         return message, prompt_length(sent)
@@ -102,7 +108,7 @@ class Admission:
         if problem is not None:
             raise rejected(problem)
         try:
-            frames = self._encoder.encode(UtilityCall(self._slot, call_id, method, args))
+            frames = self._writer.encode(UtilityCall(self._slot, call_id, method, args))
         except _UNSENDABLE as error:
             raise RequestRejectedError(f"args of {method}: {error}", field="args") from error
         message: Frames = [RequestType.UTILITY, *frames]
@@ -112,6 +118,17 @@ class Admission:
     def abort(self, internal_ids: list[str]) -> Frames:
         """Return the frames of ABORT."""
         return [RequestType.ABORT, *self._encoder.encode(internal_ids)]
+
+    def _translated(self, request: EngineCoreRequest, request_id: str) -> Frames:
+        """Return a request's frames as an engine of another release expects them."""
+        field = not_carried(request, self._dialect)
+        if field is not None:
+            raise RequestRejectedError(
+                f"{field}: the engine is {self._dialect}, which has no place for it; leave it out",
+                field=field,
+                request_ids=[request_id],
+            )
+        return self._writer.encode(request)
 
     def _unsendable(self, message: msgspec.Struct) -> tuple[str, Any]:
         """Return path and value of the first field that cannot be encoded; "" for none."""

@@ -15,6 +15,7 @@ from enginecore_client._books import CallRecord, Outgoing, RequestRecord
 from enginecore_client._states import FINAL, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError
 from enginecore_wire.control import ControlMessage, Ready, Reject
+from enginecore_wire.dialects import NATIVE
 from enginecore_wire.frames import Frame
 
 
@@ -40,6 +41,7 @@ class Connection(ABC):
         self.refusal: Reject | None = None
         self.name_error = ""
         self.ready: Ready | None = None
+        self.dialect = NATIVE
         self.error: EngineCoreError | None = None
         self.requests: dict[str, RequestRecord] = {}
         self.calls: dict[int, CallRecord] = {}

@@ -27,6 +27,7 @@ from enginecore_client.errors import (
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import ControlMessage, Pong, Ready, Reject, RejectCode, Stats
 from enginecore_wire.coordination import EngineLoad
+from enginecore_wire.dialects import Dialect
 from enginecore_wire.frames import Frame, control_type
 from enginecore_wire.outputs import (
     EngineCoreOutput,
@@ -34,6 +35,7 @@ from enginecore_wire.outputs import (
     SchedulerStats,
     UtilityOutput,
 )
+from enginecore_wire.translation import outputs_decoder
 
 _REJECTIONS: Final[dict[str, type[EngineCoreError]]] = {
     RejectCode.OVERLOADED: OverloadedError,
@@ -56,7 +58,7 @@ class Delivery:
         self._ledger = ledger
         self._balancer = balancer
         self._waves = waves
-        self._decoder = MsgpackDecoder(EngineCoreOutputs)
+        self._decoders: dict[Dialect, MsgpackDecoder[EngineCoreOutputs]] = {}
 
     def receive(self, connection: Connection, frames: list[Frame], now: float) -> None:
         """Take in one message of an engine."""
@@ -111,7 +113,7 @@ class Delivery:
         """Take note that an engine is ready, for the first time or again."""
         if connection.link not in self.admissions:
             rank = self._fleet.adopt(connection, ready)
-            self.admissions[connection.link] = Admission(ready)
+            self.admissions[connection.link] = Admission(ready, connection.dialect)
             self._ledger.events.append(EngineUp(rank, ready))
             connection.received = ready.outputs_sent
             return
@@ -179,7 +181,7 @@ class Delivery:
 
     def _outputs(self, connection: Connection, frames: list[Frame], now: float) -> None:
         try:
-            message = self._decoder.decode(frames[0], frames[1:])
+            message = self._decoder(connection.dialect).decode(frames[0], frames[1:])
         except msgspec.DecodeError as error:
             self._unreadable(connection, frames, str(error), now)
             return
@@ -195,6 +197,12 @@ class Delivery:
             self._waves.completed(message.wave_complete)
         if message.outputs or message.finished_requests or self._worth_reading(message):
             self._deliver(connection, message, now)
+
+    def _decoder(self, dialect: Dialect) -> MsgpackDecoder[EngineCoreOutputs]:
+        decoder = self._decoders.get(dialect)
+        if decoder is None:
+            decoder = self._decoders[dialect] = outputs_decoder(dialect)
+        return decoder
 
     def _worth_reading(self, message: EngineCoreOutputs) -> bool:
         if message.wave_complete is not None and self._waves.lockstep:

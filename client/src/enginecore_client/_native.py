@@ -21,11 +21,12 @@ from enginecore_client._states import NATIVE_TRANSITIONS, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import ControlMessage, Limits, Phase, PhaseChange, Ready
+from enginecore_wire.dialects import confirm
 from enginecore_wire.frames import Frame
 from enginecore_wire.handshake import engine_identity
+from enginecore_wire.layouts import LayoutError
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from enginecore_wire.requests import RequestType, UtilityCall
-from enginecore_wire.version import LAYOUT_C
 
 IN_FLIGHT: Final = 65536
 """Engines without a server in front of them bound nothing; this bounds the client's memory."""
@@ -41,8 +42,9 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: token ids from this one on are refused; None where nobody knows it. vLLM's
             READY payload does not say, and a token id past the vocabulary kills its engine.
         hidden_size: width of prompt embeddings, for engines that take them; 0 for token ids only.
-        engine_version: the engines' version as declared, such as "0.32.0", for those that do
-            not announce it (vLLM before 0.23).
+        modalities: what multimodal items may be, for engines that take them.
+        engine_version: the engines' version as declared, such as "0.32.0". Engines before 0.23 do
+            not announce it; what they announce is checked against it.
         model_name: shown in metrics.
         probe_seconds: an engine that says nothing this long, not even when asked, is given up;
             None to wait for ever. No engine is asked while it runs a control call.
@@ -51,6 +53,7 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     vocab_size: int | None = None
     hidden_size: int = 0
+    modalities: tuple[str, ...] = ()
     engine_version: str = ""
     model_name: str = ""
     probe_seconds: float | None = None
@@ -101,6 +104,7 @@ class NativeConnection(Connection):
             self._problem = previous.error.message
         if previous.state is State.LOST:
             self.former = previous.ready or previous.former
+            self.dialect = previous.dialect
             self.unfinished = previous.unfinished
 
     def announced(self, payload: Frame, now: float) -> Ready | None:
@@ -116,7 +120,13 @@ class NativeConnection(Connection):
             raise
         self._first.clear()
         self.unfinished = []
-        return self._answered(self._ready_of(engine), now)
+        reported = str(engine.get("vllm_version") or "")
+        try:
+            self.dialect = confirm(self._facts.options.engine_version or None, reported)
+        except LayoutError as error:
+            self._end(Move.GONE, ProtocolMismatchError(str(error)), now)
+            return None
+        return self._answered(self._ready_of(engine, reported), now)
 
     def staged(self, stage: str, now: float) -> None:
         """Take note how far the engine's process has come."""
@@ -219,19 +229,19 @@ class NativeConnection(Connection):
         self._move(Move.READY, now)
         return ready
 
-    def _ready_of(self, engine: dict[str, Any]) -> Ready:
+    def _ready_of(self, engine: dict[str, Any], reported: str) -> Ready:
         options = self._facts.options
-        version = engine.get("vllm_version") or options.engine_version
         return Ready(
-            layout=LAYOUT_C,
+            layout=self.dialect.layout,
             name=f"engine {self.endpoint.index}",
             rank=self.endpoint.index,
             slot=self._facts.client_index,
             engine=engine,
             vocab_size=options.vocab_size or 0,
             hidden_size=options.hidden_size,
+            modalities=options.modalities,
             model_name=options.model_name,
-            runtime_version=str(version),
+            runtime_version=reported or options.engine_version,
             limits=Limits(in_flight=options.in_flight),
         )
 

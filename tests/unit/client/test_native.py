@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from enginecore_client import (
@@ -14,6 +15,7 @@ from enginecore_client import (
 )
 from enginecore_client._events import CallEnded, Delivered, EngineDown, EngineUp, RequestEnded
 from enginecore_client._states import FINAL, NATIVE_TRANSITIONS, Move, State
+from enginecore_wire.dialects import dialect_of
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from support.native_link import PROBE_ID, NativeLink
 
@@ -96,7 +98,10 @@ def test_empty_payload_is_an_engine_that_says_nothing_about_itself() -> None:
     (up,) = of(EngineUp, link.announce(0, payload=b""))
     assert up.ready.engine == {}
     assert up.ready.runtime_version == "0.19.1"
+    sent = []
+    link.engines[0].keep = sent.append
     add(link)
+    assert len(sent) == 1
 
 
 UNREADABLE = [b"\x92\x01\x02", b"READY", b"\x81", b"\x81\xa1a" + 3000 * b"\x91" + b"\xc0"]
@@ -295,3 +300,58 @@ def test_deeply_nested_loads_end_nothing() -> None:
     link.core.receive_loads([b"\x93\xc0\x00" + 3000 * b"\x91" + b"\xc2"], link.now)
     assert link.core.unreadable == 1
     add(link)
+
+
+VERSIONS = [
+    ("newest", "", "0.32.0", "C"),
+    ("newer than known", "", "0.40.1", "C"),
+    ("not a vLLM", "", "enginecore-torch-0.1.0", "C"),
+    ("says nothing, declared", "0.18.2", "", "B"),
+    ("says nothing, nothing declared", "", "", "C"),
+    ("old and declared so", "v0.12.0", "0.12.0", "A"),
+    ("another build of the same layout", "0.22.0", "0.32.0+cpu", "C"),
+]
+
+
+@pytest.mark.parametrize(
+    ("declared", "reported", "layout"), [r[1:] for r in VERSIONS], ids=[r[0] for r in VERSIONS]
+)
+def test_positions_follow_the_version(declared: str, reported: str, layout: str) -> None:
+    link = NativeLink(0, engine_version=declared)
+    (up,) = of(EngineUp, link.announce(0, vllm_version=reported))
+    assert up.ready.layout == layout
+    connection = link.core._fleet.holder(0)
+    assert connection is not None
+    assert connection.dialect.layout == layout
+    link.down(0)
+    link.engines[0].connected = True
+    link.wait(0.2)
+    (again,) = of(EngineUp, link.reply(0))
+    assert again.ready.layout == layout
+
+
+@pytest.mark.parametrize(
+    ("declared", "reported"), [("0.12.0", "0.32.0"), ("", "0.8.5"), ("0.9.0", ""), ("today", "")]
+)
+def test_engines_of_another_layout_end_the_wait(declared: str, reported: str) -> None:
+    link = NativeLink(0, engine_version=declared)
+    link.announce(0, vllm_version=reported)
+    refusal = link.core.refusal()
+    assert refusal is not None
+    assert (reported or declared) in refusal
+    assert not link.core.all_ready()
+
+
+def test_requests_are_written_for_the_engines_release() -> None:
+    link = NativeLink(0, engine_version="0.18.0")
+    link.announce(0, vllm_version="")
+    sent = []
+    link.engines[0].keep = sent.append
+    add(link, prompt=[5, 6])
+    body = msgspec.msgpack.decode(sent[0][1])
+    assert body[dialect_of("0.18.0").client_index] == 0
+    assert len(body) == len(dialect_of("0.18.0").request)
+    request = EngineCoreRequest("r", [1], sampling_params=SamplingParams(), session_id="s")
+    with pytest.raises(RequestRejectedError, match=r"session_id: .* vLLM 0\.18") as caught:
+        link.core.add(request, SINK, link.now)
+    assert caught.value.field == "session_id"

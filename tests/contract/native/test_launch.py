@@ -1,0 +1,345 @@
+"""Clients that start their engines: real processes, handshake, coordinator; all ends with them."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enginecore_client import (
+    AsyncMPClient,
+    EngineCommand,
+    EngineCoreRequest,
+    EngineDeadError,
+    EngineStartupError,
+    LaunchOptions,
+    NativeOptions,
+    RequestRejectedError,
+    SamplingParams,
+    StartupTimeoutError,
+    SyncMPClient,
+    launch_core_engines,
+)
+from support.eventually import eventually
+from support.leaks import holdings
+from support.native_engines import stub_command
+from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
+
+PROMPT = [7, 11, 13]
+SHORT = SamplingParams(max_tokens=5, ignore_eos=True)
+LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
+STARTED = [7, 11, 13, 7, 11]
+
+
+def stub(*options: str) -> EngineCommand:
+    return EngineCommand(tuple(stub_command("{port}", "{rank}", "--local", *options)), local=True)
+
+
+SLOW = stub("--tokens", "2000", "--token-seconds", "0.01")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+def torch(model: Path, *options: str) -> EngineCommand:
+    return EngineCommand.torch(str(model), "--threads", "1", "--device", "cpu", *options)
+
+
+def tokens(client: SyncMPClient, **options: Any) -> list[int]:
+    return [t for o in client.generate(PROMPT, SHORT, **options) for t in o.new_token_ids]
+
+
+def pids(client: Any) -> dict[int, int]:
+    launcher = client._driver.launcher
+    assert launcher is not None
+    return launcher.pids
+
+
+def directories() -> set[str]:
+    return {path.name for path in Path("/tmp").glob("enginecore-*")}
+
+
+@pytest.fixture(autouse=True)
+def no_directory_left() -> Iterator[None]:
+    before = directories()
+    yield
+    assert directories() - before == set()
+
+
+def test_one_engine() -> None:
+    with SyncMPClient(engine_command=stub()) as client:
+        assert tokens(client) == STARTED
+        assert client.get_supported_tasks() == ["generate"]
+        (pid,) = pids(client).values()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_torch_engines_with_a_coordinator(model: Path) -> None:
+    options = NativeOptions(vocab_size=VOCAB_SIZE, model_name="tiny")
+    async with AsyncMPClient(
+        engine_command=torch(model), data_parallel_size=2, native=options
+    ) as client:
+        assert sorted(pids(client)) == [0, 1]
+        both = await asyncio.gather(
+            *(collect(client, data_parallel_rank=rank) for rank in (0, 1, 0, 1))
+        )
+        assert len(set(map(tuple, both))) == 1
+        assert len(both[0]) == 5
+        addresses = client.client_addresses
+        assert addresses is not None
+        assert addresses.stats_update_address is not None
+        with pytest.raises(RequestRejectedError, match="prompt_token_ids"):
+            await anext(client.generate([VOCAB_SIZE], SHORT))
+
+
+async def collect(client: AsyncMPClient, **options: Any) -> list[int]:
+    return [t async for o in client.generate(PROMPT, SHORT, **options) for t in o.new_token_ids]
+
+
+def test_kill_9_of_one_of_two_engines_ends_its_requests_alone() -> None:
+    with SyncMPClient(engine_command=SLOW, data_parallel_size=2,
+                      launch=LaunchOptions(coordinator=False)) as client:  # fmt: skip
+        streams = [client.generate(PROMPT, LONG, data_parallel_rank=rank) for rank in (0, 1)]
+        for stream in streams:
+            next(stream)
+        os.kill(pids(client)[1], signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(EngineDeadError) as caught:
+            for _ in streams[1]:
+                pass
+        assert time.monotonic() - killed < 1.0
+        assert caught.value.engine == 1
+        for _ in range(20):
+            next(streams[0])
+        streams[0].close()
+        eventually(lambda: 1 not in pids(client), "the process is reaped")
+        assert tokens(client) == STARTED
+        launcher = client._driver.launcher
+        launcher.restart(1)
+        assert tokens(client, data_parallel_rank=1, retry=True, deadline=20) == STARTED
+        first = pids(client)[1]
+        launcher.restart(1)  # one that runs
+        eventually(lambda: pids(client).get(1, first) != first, "another process")
+        assert tokens(client, data_parallel_rank=1, retry=True, deadline=20) == STARTED
+
+
+def test_launcher_process_that_outlives_its_engine() -> None:
+    with SyncMPClient(engine_command=stub("--launcher")) as client:
+        assert tokens(client) == STARTED
+        (pid,) = pids(client).values()
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(EngineDeadError):
+            client.get_output(timeout=10)
+        assert time.monotonic() - killed < 1.0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+FAILURES = [
+    ("at once", ("--fail", "start"), "ended with status 1", "stub: refusing to start"),
+    ("while loading", ("--fail", "load"), "ended with status 1", "cannot load the model"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "ending", "line"), [r[1:] for r in FAILURES], ids=[r[0] for r in FAILURES]
+)
+@pytest.mark.parametrize("size", [1, 2])
+def test_engine_that_ends_before_it_is_ready(options, ending: str, line: str, size: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(EngineStartupError) as caught:
+        SyncMPClient(engine_command=stub(*options), data_parallel_size=size)
+    assert time.monotonic() - started < 15
+    text = str(caught.value)
+    assert f"the engine of rank {caught.value.engine} {ending}" in text
+    assert line in text
+
+
+async def test_engine_that_ends_before_it_is_ready_async() -> None:
+    client = AsyncMPClient(engine_command=stub("--fail", "load"))
+    with pytest.raises(EngineStartupError, match="rank 0 ended with status 1"):
+        await client.connect()
+
+
+def test_program_that_is_not_there() -> None:
+    with pytest.raises(EngineStartupError, match=r"status 127.*cannot run /no/such/engine"):
+        SyncMPClient(engine_command=["/no/such/engine", "{port}"])
+
+
+def test_deadline_bounds_the_whole_start_and_names_rank_and_phase() -> None:
+    started = time.monotonic()
+    with pytest.raises(StartupTimeoutError) as caught:
+        SyncMPClient(
+            engine_command=stub("--fail", "stall"), data_parallel_size=2, ready_timeout=3.0,
+            launch=LaunchOptions(coordinator=False, stop_seconds=2.0),
+        )  # fmt: skip
+    assert time.monotonic() - started < 10
+    text = str(caught.value)
+    for rank in (0, 1):
+        assert f"rank {rank} at " in text
+    assert "INIT sent, loading for " in text
+
+
+def test_engine_that_never_says_hello() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)  # {port}"]
+    with pytest.raises(StartupTimeoutError, match=r"rank 0 at .*: no HELLO yet for 1 s"):
+        SyncMPClient(engine_command=command, ready_timeout=1.5)
+
+
+def test_engine_with_other_flags_is_refused() -> None:
+    wrong = EngineCommand(SLOW.command, local=False)
+    with pytest.raises(EngineStartupError, match="rank 0 says local=True, headless=False; expect"):
+        SyncMPClient(engine_command=wrong)
+
+
+def test_engine_that_ignores_sigterm_is_killed_with_what_it_started() -> None:
+    script = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "subprocess.Popen(['sleep', '300']); time.sleep(300)  # {port}"
+    )
+    started = time.monotonic()
+    with pytest.raises(StartupTimeoutError):
+        SyncMPClient(
+            engine_command=[sys.executable, "-c", script], ready_timeout=1.0,
+            launch=LaunchOptions(stop_seconds=0.5),
+        )  # fmt: skip
+    assert time.monotonic() - started < 8
+
+
+def test_closing_ends_requests_first_then_engines_in_order(capfd) -> None:
+    client = SyncMPClient(engine_command=SLOW)
+    client.add_request(EngineCoreRequest("r", PROMPT, sampling_params=LONG))
+    client.get_output(timeout=10)
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started < 5
+    client.close()
+
+
+def test_collected_client_ends_its_engines() -> None:
+    client = SyncMPClient(engine_command=stub())
+    (pid,) = pids(client).values()
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert gone() is None
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the engine's end")
+
+
+async def test_collected_async_client_ends_its_engines() -> None:
+    client = AsyncMPClient(engine_command=stub())
+    await client.connect()
+    (pid,) = pids(client).values()
+    del client
+    gc.collect()
+    await asyncio.sleep(0)
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the engine's end")
+
+
+def test_async_client_left_with_its_loop() -> None:
+    async def use() -> tuple[AsyncMPClient, int]:
+        client = AsyncMPClient(engine_command=stub())
+        await client.connect()
+        return client, pids(client)[0]
+
+    client, pid = asyncio.run(use())
+    client.close()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_async_client_never_awaited_starts_nothing() -> None:
+    before = holdings(descendants=True)
+    client = AsyncMPClient(engine_command=stub())
+    assert holdings(descendants=True).processes == before.processes
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "engine_command: got None"),
+        ({"engine_command": ["run"]}, "no word has {port}"),
+        ({"engine_command": SLOW, "data_parallel_size": 0}, "data_parallel_size"),
+        ({"engine_command": SLOW, "engine_ranks": [0, 0]}, "engine_ranks"),
+        ({"engine_command": SLOW, "client_count": 2}, "use launch_core_engines"),
+        ({"engine_command": SLOW, "client_addresses": "x"}, "leave one of them out"),
+        ({"engine_command": SLOW, "launch": LaunchOptions(local_ranks=(5,))}, "engine_ranks"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(RequestRejectedError, match=text):
+        SyncMPClient(**options)
+
+
+ORPHANS = """
+import sys, time
+from enginecore_client import SyncMPClient
+client = SyncMPClient(engine_command={command!r}, data_parallel_size=2)
+print(*client._driver.launcher.pids.values(), flush=True)
+time.sleep(300)
+"""
+
+
+def test_engines_end_with_a_client_that_was_killed() -> None:
+    script = ORPHANS.replace("{command!r}", repr(list(SLOW.command)).replace("'--local', ", ""))
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    engines = parent.stdout.readline().split()
+    assert len(engines) == 2
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for pid in engines:
+        eventually(lambda p=pid: not Path(f"/proc/{p}").exists(), "the end of an orphan")
+    for directory in Path("/tmp").glob("enginecore-*"):
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+
+
+def test_engines_for_clients_made_by_hand(model: Path) -> None:
+    with launch_core_engines(torch(model), data_parallel_size=2) as (manager, coordinator, told):
+        assert coordinator is not None
+        assert told.frontend_stats_publish_address == coordinator.get_stats_publish_address()
+        addresses = {
+            "input_address": told.inputs,
+            "output_address": told.outputs,
+            "stats_update_address": told.frontend_stats_publish_address,
+            "mode": "bind",
+        }
+        with SyncMPClient(addresses, data_parallel_size=2) as client:
+            assert len(tokens(client)) == 5
+            running = dict(manager.pids)
+    assert sorted(running) == [0, 1]
+    for pid in running.values():
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_several_clients_share_launched_engines(tmp_path_factory) -> None:
+    with launch_core_engines(
+        stub(), inputs=["ipc://@native-in-a", "ipc://@native-in-b"],
+        outputs=["ipc://@native-out-a", "ipc://@native-out-b"],
+    ) as (_, coordinator, told):  # fmt: skip
+        assert coordinator is None
+        clients = [
+            SyncMPClient(
+                {"input_address": i, "output_address": o, "mode": "bind"},
+                client_count=2,
+                client_index=index,
+            )
+            for index, (i, o) in enumerate(zip(told.inputs, told.outputs, strict=True))
+        ]
+        for client in clients:
+            assert tokens(client) == STARTED
+            client.close()
