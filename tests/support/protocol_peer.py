@@ -59,7 +59,7 @@ class ProtocolPeer:
         streaming: whether ADDs are answered with tokens.
         answering: whether anything is answered at all.
         results: values of utility calls by method; an exception is a failure.
-        adds, aborts, calls, hellos, byes: what came.
+        adds, aborts, calls, hellos, pings, byes: what came.
     """
 
     def __init__(self, rank: int = 0, epoch: int = 1, ports: tuple[int, int] = (0, 0)) -> None:
@@ -81,6 +81,7 @@ class ProtocolPeer:
         self.aborts: list[str] = []
         self.calls: list[UtilityCall] = []
         self.hellos: list[Hello] = []
+        self.pings: list[int] = []
         self.byes = 0
         self.sessions: dict[bytes, Session] = {}
         self.lock = threading.RLock()
@@ -215,7 +216,10 @@ class ProtocolPeer:
                 session.hello = message
                 session.channels.add(channel)
                 self._greet(session)
-            case Ping(sequence) if session.hello and self.answering and self.ready:
+            case Ping(sequence):
+                self.pings.append(sequence)
+                if not (session.hello and self.answering and self.ready):
+                    return
                 pong = Pong(
                     sequence=sequence,
                     nonce=session.hello.nonce,

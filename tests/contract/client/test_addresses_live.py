@@ -1,6 +1,5 @@
 """Addresses that change while a client lives."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -68,7 +67,8 @@ async def test_file_adds_and_removes_engines(tmp_path: Path) -> None:
             stream = client.generate(PROMPT, PARAMS, data_parallel_rank=1)
             await eventually_async(lambda: len(two.adds) == 1)
             volume.write("{ broken")
-            await asyncio.sleep(1.2)
+            source = client._driver.source
+            await eventually_async(lambda: source.problem, "it was read")  # type: ignore[attr-defined]
             assert ranks(client) == [0, 1]
             volume.write(addresses(one))
             await eventually_async(lambda: ranks(client) == [0], "rank 1 is gone")

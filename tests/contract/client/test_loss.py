@@ -57,7 +57,7 @@ def in_thread(action: Callable[[], Any]) -> "Future[tuple[BaseException | None, 
 @pytest.mark.parametrize(
     ("kill", "budget"), [(kill_engine, 1.0), (Pod.kill, 5.0)], ids=["engine", "pod"]
 )
-def test_sync_every_pending_call_fails(start_pod, kill, budget: float) -> None:
+def test_fault_21443_sync_every_pending_call_fails(start_pod, kill, budget: float) -> None:
     pod = start_pod(*SLOW).wait_ready()
     with SyncMPClient(client_addresses([pod])) as client:
         streams = [client.generate(PROMPT, LONG) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_sync_every_pending_call_fails(start_pod, kill, budget: float) -> None:
 @pytest.mark.parametrize(
     ("kill", "budget"), [(kill_engine, 1.0), (Pod.kill, 5.0)], ids=["engine", "pod"]
 )
-async def test_async_every_pending_call_fails(start_pod, kill, budget: float) -> None:
+async def test_fault_21443_async_every_pending_call_fails(start_pod, kill, budget: float) -> None:
     pod = start_pod(*SLOW).wait_ready()
     async with AsyncMPClient(client_addresses([pod])) as client:
 
@@ -102,7 +102,7 @@ async def test_async_every_pending_call_fails(start_pod, kill, budget: float) ->
         await client.add_request_async(EngineCoreRequest("q", PROMPT, sampling_params=LONG))
         tasks = [asyncio.create_task(drain(client.generate(PROMPT, LONG))) for _ in range(3)]
         tasks += [asyncio.create_task(read())]
-        await asyncio.sleep(0.1)
+        await eventually_async(lambda: pod.status().in_flight == 4, "all are under way")
         started = time.monotonic()
         kill(pod)
         done, _ = await asyncio.wait(tasks, timeout=budget)
@@ -215,7 +215,7 @@ def connect_sync(addresses: dict[str, Any], ready_timeout: float) -> None:
 
 @pytest.mark.parametrize("phase", ["nobody", "loading"])
 @pytest.mark.parametrize("connect", [connect_async, connect_sync], ids=["async", "sync"])
-def test_startup_deadline_names_rank_and_phase(
+def test_fault_48031_startup_deadline_names_rank_and_phase(
     start_pod, connect: Callable[[dict[str, Any], float], None], phase: str
 ) -> None:
     ready = start_pod("--rank", "0", rank=0).wait_ready()
@@ -236,7 +236,7 @@ def test_startup_deadline_names_rank_and_phase(
     assert isinstance(caught.value, EngineNotReadyError)
 
 
-def test_sync_startup_deadline_leaves_nothing() -> None:
+def test_fault_17676_waiting_for_an_engine_ends_at_the_deadline() -> None:
     addresses = {"input_address": "tcp://127.0.0.1:9", "output_address": "tcp://127.0.0.1:10"}
     with pytest.raises(StartupTimeoutError, match=r"within 0\.3 s: rank 0 at tcp://127\.0\.0\.1:9"):
         SyncMPClient(addresses, ready_timeout=0.3)

@@ -16,7 +16,7 @@ from enginecore_client import (
     EngineCoreRequest,
     SyncMPClient,
 )
-from support.eventually import eventually
+from support.eventually import eventually, eventually_async
 from support.faces import params
 from support.protocol_peer import ProtocolPeer
 
@@ -108,7 +108,7 @@ async def test_closing_ends_everything_pending(peer: ProtocolPeer) -> None:
         asyncio.create_task(client.get_output_async()),
         asyncio.create_task(client.is_sleeping_async()),
     ]
-    await asyncio.sleep(0.05)
+    await eventually_async(lambda: len(peer.adds) == len(peer.calls) == 1, "all are under way")
     await client.aclose()
     await client.aclose()
     for task in pending:
