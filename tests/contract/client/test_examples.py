@@ -13,6 +13,7 @@ import pytest
 from enginecore_wire.contract import ModelConfig
 from support.checkpoint import fetch_checkpoint
 from support.pod import Pod, client_addresses, stub_config
+from support.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = re.findall(
@@ -33,6 +34,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with Pod(configs[0]) as one, Pod(configs[1]) as two:
         pods = [one.wait_ready(), two.wait_ready()]
         path.write_text(json.dumps(client_addresses(pods)))
+        write_tiny_llama(path.parent / "tiny-llama")
         yield path
 
 
