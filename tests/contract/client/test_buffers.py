@@ -96,7 +96,7 @@ def test_what_is_small_is_not_tracked(peer: ProtocolPeer) -> None:
             eventually(lambda: len(peer.adds) == 2, "both came")
 
 
-def test_memory_is_flat_after_many_large_sends(peer: ProtocolPeer) -> None:
+def test_fault_35191_memory_is_flat_after_many_large_sends(peer: ProtocolPeer) -> None:
     process = psutil.Process()
     with SyncMPClient(peer.addresses) as client:
 

@@ -82,7 +82,7 @@ def fail(*_: object, **__: object) -> None:
     [(Driver, "__init__"), (ThreadResources, "start"), (Driver, "start")],
     ids=["driver", "thread", "first tick"],
 )
-def test_sync_construction_that_fails_leaves_nothing(
+def test_fault_57757_sync_construction_that_fails_leaves_nothing(
     peer: ProtocolPeer, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     registry = CollectorRegistry()
@@ -100,7 +100,7 @@ def test_sync_construction_that_fails_leaves_nothing(
 @pytest.mark.parametrize(
     ("owner", "name"), [(Driver, "__init__"), (LoopResources, "attach"), (Driver, "start")]
 )
-async def test_async_construction_that_fails_leaves_nothing(
+async def test_fault_57757_async_construction_that_fails_leaves_nothing(
     peer: ProtocolPeer, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     with monkeypatch.context() as patch:
@@ -146,7 +146,7 @@ def test_collected_in_any_thread(peer: ProtocolPeer) -> None:
     eventually(lambda: peer.byes == 1, "BYE of the one that was connected")
 
 
-def test_loop_closed_before_it_came_to_closing(peer: ProtocolPeer) -> None:
+def test_fault_57757_loop_closed_before_it_came_to_closing(peer: ProtocolPeer) -> None:
     loop = asyncio.new_event_loop()
 
     async def drop() -> None:
@@ -205,7 +205,7 @@ def test_get_output_raises_what_ended_the_reader(
     client.close()
 
 
-def test_closing_takes_little_time_also_with_a_dead_peer(peer: ProtocolPeer) -> None:
+def test_fault_13298_closing_takes_little_time_also_with_a_dead_peer(peer: ProtocolPeer) -> None:
     client = SyncMPClient(peer.addresses)
     peer.close(0)
     begin = time.monotonic()

@@ -48,7 +48,7 @@ async def test_collected_async_client_closes_on_its_loop(peer: ProtocolPeer) -> 
     eventually(lambda: peer.byes == 1, "BYE")
 
 
-def test_async_client_dropped_after_its_loop_was_closed(peer: ProtocolPeer) -> None:
+def test_fault_57757_async_client_dropped_after_its_loop_was_closed(peer: ProtocolPeer) -> None:
     async def use() -> AsyncMPClient:
         client = AsyncMPClient(peer.addresses)
         assert await tokens(client) == PROMPT

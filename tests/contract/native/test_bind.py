@@ -147,7 +147,7 @@ def test_last_word_of_an_engine_is_known_as_its_own(bound, start_engine) -> None
             streams[rank].close()
 
 
-def test_next_process_of_a_rank_takes_over(bound, start_engine) -> None:
+def test_fault_23247_next_process_of_a_rank_takes_over(bound, start_engine) -> None:
     first = start_engine(1)
     start_engine(0)
     with SyncMPClient(bound, data_parallel_size=2) as client:
@@ -160,7 +160,7 @@ def test_next_process_of_a_rank_takes_over(bound, start_engine) -> None:
             assert tokens(client, **again) == [7, 11, 13, 7, 11]
 
 
-def test_second_engine_of_a_rank_is_reported_and_the_first_kept(
+def test_fault_23247_second_engine_of_a_rank_is_reported_and_the_first_kept(
     bound, start_engine, caplog
 ) -> None:
     first = start_engine(0, *SLOW)
@@ -208,7 +208,7 @@ async def test_frozen_engine_is_given_up_and_used_again() -> None:
             assert len(unfinished) == 1
 
 
-async def test_wedged_engine_is_found_by_probes() -> None:
+async def test_fault_39863_wedged_engine_is_found_by_probes() -> None:
     client = AsyncMPClient(FREE, native=NativeOptions(probe_seconds=1.0))
     assert client.client_addresses is not None
     with Handshakes(client.client_addresses) as handshakes, \
@@ -241,7 +241,7 @@ async def test_address_that_cannot_be_bound() -> None:
                 AsyncMPClient(FREE | {key: address})
 
 
-async def test_many_clients_bind_at_once() -> None:
+async def test_fault_28498_many_clients_bind_at_once() -> None:
     clients = [AsyncMPClient(FREE) for _ in range(50)]
     used = {client.client_addresses.input_address for client in clients if client.client_addresses}
     assert len(used) == 50

@@ -29,7 +29,7 @@ def test_independent_engines_have_no_waves() -> None:
     assert (waves.current_wave, waves.engines_running) == (0, False)
 
 
-def test_the_first_request_of_a_wave_is_announced_once() -> None:
+def test_fault_51983_the_first_request_of_a_wave_is_announced_once() -> None:
     waves = Waves(lockstep=True)
     waves.published(3, False)
     assert waves.added(1, 10.0) == FIRST_REQ_OF_RANK_1_IN_WAVE_3
@@ -142,7 +142,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_no_interleaving_leaves_a_request_waiting(seed: int) -> None:
+def test_fault_16277_no_interleaving_leaves_a_request_waiting(seed: int) -> None:
     world = World(Random(seed))
     moves = [world.add, world.coordinate, world.deliver, world.compute, world.tick]
     for _ in range(200):
@@ -186,7 +186,7 @@ def test_a_wave_that_ended_is_read_even_by_whoever_has_no_request() -> None:
     assert link.core.waves.current_wave == 5
 
 
-def test_clients_of_independent_engines_announce_nothing() -> None:
+def test_fault_28224_clients_of_independent_engines_announce_nothing() -> None:
     link = MemoryLink("a")
     link.loads(LoadReport(None, 3, False))
     link.core.add(request(), object(), link.now)
