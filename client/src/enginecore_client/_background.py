@@ -7,7 +7,7 @@ from enginecore_client._driver import Driver
 from enginecore_client._resources import Socket
 from enginecore_client.errors import EngineDeadError
 from enginecore_wire.frames import Frame
-from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from enginecore_wire.outputs import is_last_word
 
 
 class BackgroundResources(ABC):
@@ -32,7 +32,7 @@ class BackgroundResources(ABC):
         Raises:
             EngineDeadError: it is.
         """
-        if len(frames) == 1 and frames[0] == ENGINE_CORE_DEAD:
+        if is_last_word(frames):
             raise EngineDeadError("the engine process died")
 
     @abstractmethod

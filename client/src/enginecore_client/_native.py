@@ -25,7 +25,7 @@ from enginecore_wire.dialects import confirm
 from enginecore_wire.frames import Frame
 from enginecore_wire.handshake import engine_identity
 from enginecore_wire.layouts import LayoutError
-from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from enginecore_wire.outputs import is_last_word
 from enginecore_wire.requests import RequestType, UtilityCall
 
 IN_FLIGHT: Final = 65536
@@ -145,7 +145,7 @@ class NativeConnection(Connection):
 
     def receive(self, frames: list[Frame], now: float) -> ControlMessage | None:
         """Take a message in; see Connection.receive."""
-        if len(frames) == 1 and frames[0] == ENGINE_CORE_DEAD:
+        if is_last_word(frames):
             self._end(Move.DIED, EngineDeadError("the engine process died"), now)
             return None
         if self.state is State.READY:

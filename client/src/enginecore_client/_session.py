@@ -31,7 +31,7 @@ from enginecore_wire.control import (
     Unknown,
 )
 from enginecore_wire.frames import Frame, control_type, decode_control, encode_control
-from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from enginecore_wire.outputs import is_last_word
 from enginecore_wire.version import LAYOUTS, PROTOCOL_MINIMUM, PROTOCOL_VERSION
 
 HELLO_AGAIN_SECONDS: Final = 1.0
@@ -113,7 +113,7 @@ class PodConnection(Connection):
         if control_type(first) is not None:
             message = decode_control(frames)
             return self._control(message, now) if message is not None else None
-        if len(frames) == 1 and first == ENGINE_CORE_DEAD:
+        if is_last_word(frames):
             self._end(Move.DIED, EngineDeadError("the engine process died"), now)
             return None
         self.received += 1

@@ -4,6 +4,7 @@ Every field past the required ones has a default, so shorter arrays of older eng
 longer arrays of newer ones do too, because msgspec drops surplus positions.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -13,6 +14,11 @@ from enginecore_wire.tensors import Tensor
 
 ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
 """The single frame an engine sends to every output when its loop has died."""
+
+
+def is_last_word(frames: Sequence[bytes | memoryview]) -> bool:
+    """Say whether a message is the last one of an engine whose loop has died."""
+    return len(frames) == 1 and frames[0] == ENGINE_CORE_DEAD
 
 
 class FinishReason(IntEnum):
