@@ -283,7 +283,9 @@ class TestStartup:
             (PhaseChange("Failed", "no GPU", 3.0), r"phase Failed \(no GPU\) for"),
         ],
     )
-    async def test_fault_35478_deadline_tells_the_phase(self, peer: ProtocolPeer, phase, text) -> None:
+    async def test_fault_35478_deadline_tells_the_phase(
+        self, peer: ProtocolPeer, phase, text
+    ) -> None:
         peer.ready, peer.phase = None, phase
         with pytest.raises(StartupTimeoutError, match=text):
             await AsyncMPClient(peer.addresses, ready_timeout=0.5).connect()
