@@ -161,6 +161,7 @@ class StubEngine:
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.IPV6, 1)
         if kind == zmq.DEALER:
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.ROUTING_ID, engine_identity(self._options.rank))

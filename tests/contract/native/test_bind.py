@@ -15,6 +15,7 @@ from enginecore_client import (
     EngineCoreRequest,
     EngineDeadError,
     FinishReason,
+    OutputKind,
     RequestTimeoutError,
     SamplingParams,
     StartupTimeoutError,
@@ -26,8 +27,8 @@ from support.eventually import eventually
 from support.native_engines import FREE, Handshakes, stub_engine
 
 PROMPT = [7, 11, 13]
-SHORT = SamplingParams(max_tokens=5)
-LONG = SamplingParams(max_tokens=2000)
+SHORT = SamplingParams(max_tokens=5, output_kind=OutputKind.DELTA)
+LONG = SamplingParams(max_tokens=2000, output_kind=OutputKind.DELTA)
 SLOW = ("--tokens", "2000", "--token-seconds", "0.01")
 
 
@@ -218,7 +219,7 @@ async def test_fault_39863_wedged_engine_is_found_by_probes() -> None:
             await asyncio.sleep(2.5)
             assert not stream.done()  # slow, but it answers
             with pytest.raises(RequestTimeoutError):
-                await client.call(CollectiveRpc("hang"), timeout=0.2)
+                await client.call_async(CollectiveRpc("hang"), timeout=0.2)
             with pytest.raises(EngineDeadError, match="silent"):
                 await stream
 

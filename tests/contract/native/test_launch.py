@@ -22,6 +22,7 @@ from enginecore_client import (
     EngineStartupError,
     LaunchOptions,
     NativeOptions,
+    OutputKind,
     RequestRejectedError,
     SamplingParams,
     StartupTimeoutError,
@@ -34,8 +35,8 @@ from support.native_engines import stub_command
 from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
 
 PROMPT = [7, 11, 13]
-SHORT = SamplingParams(max_tokens=5, ignore_eos=True)
-LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
+SHORT = SamplingParams(max_tokens=5, ignore_eos=True, output_kind=OutputKind.DELTA)
+LONG = SamplingParams(max_tokens=2000, ignore_eos=True, output_kind=OutputKind.DELTA)
 STARTED = [7, 11, 13, 7, 11]
 
 
