@@ -176,11 +176,11 @@ class OperatorService:
 
     async def _refill(self, reconciler: Reconciler, *, settle: float = 0.0) -> list[str]:
         """List everything into the cache; return the kinds of which the watch missed changes."""
+        listed = [(resource, await self._list(resource)) for resource in WATCHED]
+        if settle:
+            await asyncio.sleep(settle)
         missed = []
-        for resource in WATCHED:
-            listings = await self._list(resource)
-            if settle:
-                await asyncio.sleep(settle)
+        for resource, listings in listed:
             news = 0
             for items, version, namespace in listings:
                 news += reconciler.cache.replace(resource.kind, items, version, namespace=namespace)

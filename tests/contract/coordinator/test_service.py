@@ -264,3 +264,16 @@ def test_process_that_cannot_listen_says_which_options_to_check() -> None:
     assert done.returncode == 1
     assert "cannot listen: Address already in use" in done.stderr
     assert f"check --report-address {taken}, --publish-address" in done.stderr
+
+
+def test_process_with_a_name_that_does_not_resolve_says_which() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "enginecore_coordinator", "--report-address", "tcp://no.invalid:1"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot listen: no.invalid: " in done.stderr
+    assert "check --report-address tcp://no.invalid:1" in done.stderr

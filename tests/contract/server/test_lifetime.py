@@ -171,6 +171,7 @@ def test_a_command_that_is_not_there_fails_with_its_name(make_pod: MakePod) -> N
         ({"transport": {"input_port": "five"}}, "transport.input_port"),
         ({"coordinator_address": "nowhere"}, "coordinator_address"),
         ({"transport": {"host": "no-interface"}}, "transport.host: cannot listen"),
+        ({"transport": {"host": "198.51.100.1"}}, "transport.host: cannot listen"),
         ({"transport": {"host": "[::1]"}}, "without brackets"),
         ({"runtime": {"type": "custom", "command": ["a\0b"]}}, "runtime.command"),
     ],
