@@ -97,7 +97,7 @@ class Launcher:
         self.coordinator: Coordinator | None = None
         self.addresses: EngineAddresses | None = None
         self.on_change: Callable[[], None] = _nothing
-        self._directory = tempfile.mkdtemp(prefix="enginecore-")
+        self._directory = tempfile.mkdtemp(prefix=f"enginecore-launch-{os.getpid()}-")
         self._remove = weakref.finalize(self, _remove, self._directory, os.getpid())
         self._known = threading.Event()
         self._children: dict[int, ChildProcess] = {}

@@ -35,6 +35,7 @@ class Peers:
     def __init__(self) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._encoder = MsgpackEncoder()
+        self._kept: list[zmq.Socket[bytes]] = []
 
     def __enter__(self) -> "Peers":
         return self
@@ -50,12 +51,14 @@ class Peers:
     def engine(self, rank: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.XSUB)
         socket.setsockopt(zmq.ROUTING_ID, engine_identity(rank))
+        self._kept.append(socket)
         socket.connect(self.addresses["input"])
         socket.send(b"\x01")
         return socket
 
     def client(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.XSUB)
+        self._kept.append(socket)
         socket.connect(self.addresses["stats_publish"])
         socket.send(b"\x01")
         return socket

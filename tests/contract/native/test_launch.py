@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ from support.native_engines import stub_command
 from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
 
 PROMPT = [7, 11, 13]
-SHORT = SamplingParams(max_tokens=5, ignore_eos=True, output_kind=OutputKind.DELTA)
+SHORT = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True, output_kind=OutputKind.DELTA)
 LONG = SamplingParams(max_tokens=2000, ignore_eos=True, output_kind=OutputKind.DELTA)
 STARTED = [7, 11, 13, 7, 11]
 
@@ -66,15 +68,14 @@ def pids(client: Any) -> dict[int, int]:
     return launcher.pids
 
 
-def directories() -> set[str]:
-    return {path.name for path in Path("/tmp").glob("enginecore-*")}
+def directories(pid: int) -> list[Path]:
+    return [*Path(tempfile.gettempdir()).glob(f"enginecore-launch-{pid}-*")]
 
 
 @pytest.fixture(autouse=True)
 def no_directory_left() -> Iterator[None]:
-    before = directories()
     yield
-    assert directories() - before == set()
+    eventually(lambda: directories(os.getpid()) == [], "the end of the sockets' directory")
 
 
 def test_one_engine() -> None:
@@ -303,10 +304,8 @@ def test_engines_end_with_a_client_that_was_killed() -> None:
     parent.stdout.close()
     for pid in engines:
         eventually(lambda p=pid: not Path(f"/proc/{p}").exists(), "the end of an orphan")
-    for directory in Path("/tmp").glob("enginecore-*"):
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
+    for directory in directories(parent.pid):
+        shutil.rmtree(directory)
 
 
 def test_engines_for_clients_made_by_hand(model: Path) -> None:
