@@ -1,12 +1,13 @@
 """What each message of an engine means for the requests and calls on it."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from enginecore_client._admission import Admission
 from enginecore_client._books import Outgoing, RequestRecord
 from enginecore_client._connection import Connection
+from enginecore_client._damage import concerned
 from enginecore_client._events import Delivered, EngineUp, StatsUpdate
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
@@ -260,29 +261,21 @@ class Delivery:
     def _unreadable(
         self, connection: Connection, frames: list[Frame], reason: str, now: float
     ) -> None:
-        """End the requests an unreadable message names; all of the engine's if it names none."""
+        """End what an unreadable message concerns; all of the engine's requests if nobody knows."""
         self.unreadable += 1
-        named = [connection.requests.get(name) for name in request_ids_in(frames[0])]
-        records = [record for record in named if record is not None]
-        if not records:
+        known = concerned(frames[0])
+        if known is None:
             self._lose(connection, list(connection.requests.values()),
                        f"a message could not be read ({reason})", now)  # fmt: skip
             return
-        self.cancel(connection, [record.internal_id for record in records])
         error = ProtocolMismatchError(
             f"an output of the engine could not be read: {reason}",
             engine=self._fleet.rank(connection),
         )
+        named = [connection.requests.get(name) for name in known.request_ids]
+        records = [record for record in named if record is not None]
+        self.cancel(connection, [record.internal_id for record in records])
         self._ledger.fail_and_report(records, connection, error, now)
-
-
-def request_ids_in(body: Frame) -> list[str]:
-    """Return the request ids in an EngineCoreOutputs body that does not decode as one."""
-    try:
-        tree: Any = _ANY.decode(body)
-        return [output[0] for output in tree[1] if isinstance(output[0], str)]
-    except (msgspec.DecodeError, RecursionError, TypeError, LookupError):
-        return []
-
-
-_ANY: Final = msgspec.msgpack.Decoder()
+        call = None if known.call_id is None else connection.calls.get(known.call_id)
+        if call is not None:
+            self._ledger.end_call(call, connection, None, error)
