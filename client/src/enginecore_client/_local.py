@@ -4,6 +4,7 @@ Requests are checked and encoded as for any engine, and decoded again for this o
 an engine behind a wire would get, and shares no list with its caller. Outputs stay objects.
 """
 
+import logging
 import sys
 import threading
 from collections import deque
@@ -27,6 +28,8 @@ from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
 
 LOCAL_ADDRESSES: Final = ClientAddresses(("inproc://engine",), ("inproc://engine",))
 """One engine, at an address nobody connects to."""
+
+_LOG = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
 
@@ -123,7 +126,10 @@ class LocalEngine:
         """Shut the engine down and let go of it."""
         engine, self.engine = self.engine, None
         if engine is not None:
-            engine.shutdown()
+            try:
+                engine.shutdown()
+            except Exception:  # noqa: BLE001 - the client ends all the same
+                _LOG.exception("the engine's shutdown failed")
 
     def _add(self, engine: EngineLike, request: EngineCoreRequest) -> None:
         try:

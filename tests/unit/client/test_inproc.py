@@ -259,6 +259,21 @@ def test_closing_ends_everything_and_frees_the_engine() -> None:
             ask()
 
 
+def test_an_engine_that_cannot_shut_down_is_let_go_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ScriptedCore()
+    monkeypatch.setattr(engine, "shutdown", lambda: 1 // 0)
+    registry = CollectorRegistry()
+    client = InprocClient(engine, registry=registry)
+    stream = client.generate(PROMPT, SamplingParams(max_tokens=9, **DELTA))
+    client.close()
+    assert "the engine's shutdown failed" in caplog.text
+    assert list(registry.collect()) == []
+    with pytest.raises(ClientClosedError):
+        next(stream)
+
+
 def test_a_dropped_client_shuts_its_engine_down() -> None:
     engine = ScriptedCore()
     client = InprocClient(engine)
