@@ -57,7 +57,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return self.request.index("client_index")
 
     def __str__(self) -> str:
-        return "vLLM {}.{} (layout {})".format(*self.release, self.layout)
+        return f"vLLM {'.'.join(map(str, self.release))} (layout {self.layout})"
 
 
 NATIVE: Final = Dialect(NEWEST)

@@ -10,8 +10,8 @@ import re
 from enum import StrEnum
 from typing import Final
 
-Release = tuple[int, int]
-"""The numbers of a vLLM release before the second dot: (0, 32)."""
+Release = tuple[int, ...]
+"""The numbers of a vLLM release: (0, 32) and (0, 11, 1), which is later than (0, 11)."""
 
 
 class Layout(StrEnum):
@@ -34,7 +34,7 @@ OLDEST: Final[Release] = (0, 11)
 NEWEST: Final[Release] = (0, 32)
 """The releases whose positions are known."""
 
-_RELEASE = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:[.+\-a-z].*)?", re.DOTALL)
+_RELEASE = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.+\-a-z].*)?", re.DOTALL)
 
 
 class LayoutError(ValueError):
@@ -52,13 +52,13 @@ class LayoutError(ValueError):
 def release_of(version: str) -> Release | None:
     """Return the release that a version or image tag names, or None if it names none of vLLM's.
 
-    `0.32.0`, `0.32.0+cpu` and `v0.32.0-cu129` are (0, 32). A pre-release counts as the release
-    it is named after. `0.1.dev7+g1a2b3c` and `dev` (source trees without tags) name none.
+    `0.32.0`, `0.32.0+cpu` and `v0.32.0-cu129` are (0, 32, 0). A pre-release counts as the
+    release it is named after. `0.1.dev7+g1a2b3c` and `dev` (source trees without tags) name none.
     """
     match = _RELEASE.fullmatch(version)
     if match is None:
         return None
-    release = int(match[1]), int(match[2])
+    release = int(match[1]), int(match[2]), int(match[3] or 0)
     return release if release >= (0, 2) else None
 
 
@@ -99,7 +99,7 @@ def last_of(layout: Layout) -> Release:
     if not later:
         return NEWEST
     major, minor = min(later)
-    return major, minor - 1
+    return major, minor - 1  # of every layout but the last, the next one's first is (0, n)
 
 
 def spoken() -> str:

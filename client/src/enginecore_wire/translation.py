@@ -3,16 +3,18 @@
 Where an engine's positions are those of this package's types, these are the plain codecs.
 """
 
+from array import array
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.dialects import NATIVE, Dialect
-from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, PrefillStats
-from enginecore_wire.positions import Order
+from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, Logprobs, PrefillStats
+from enginecore_wire.positions import LOGPROBS_AS_ARRAYS, MULTIMODAL, Order
 from enginecore_wire.requests import (
     EngineCoreRequest,
     LoRARequest,
@@ -20,9 +22,14 @@ from enginecore_wire.requests import (
     SamplingParams,
     UtilityCall,
 )
+from enginecore_wire.tensors import Tensor
 from enginecore_wire.variants import Take, Variant
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+
+EMBEDDING_TASKS: Final = frozenset({"embed", "token_embed"})
 
 _NOT_MISSED: Final = frozenset({"external_req_id"})
 """Fields that an engine only repeats in its own log; leaving them out changes nothing."""
@@ -67,8 +74,8 @@ def outputs_decoder(dialect: Dialect = NATIVE) -> MsgpackDecoder[EngineCoreOutpu
 def not_carried(request: EngineCoreRequest, dialect: Dialect) -> str | None:
     """Return the path of the first field set in `request` that the dialect has no place for, or
     None."""
-    if request.pooling_params is not None and not dialect.pooling:
-        return "pooling_params"
+    if request.mm_features and dialect.release < MULTIMODAL:
+        return "mm_features"
     for prefix, part, order in (
         ("", request, dialect.request),
         ("lora_request.", request.lora_request, dialect.lora),
@@ -125,7 +132,11 @@ class _Translated(MsgpackDecoder[T]):
         self._variant = variant
 
     def decode(self, body: Buffer, aux: Sequence[Buffer] = ()) -> T:
-        return self._variant.read(super().decode(body, aux))
+        message = super().decode(body, aux)
+        try:
+            return self._variant.read(message)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from None
 
 
 @cache
@@ -135,7 +146,28 @@ def _lora_variant(dialect: Dialect) -> Variant[LoRARequest]:
 
 @cache
 def _pooling_variant(dialect: Dialect) -> Variant[PoolingParams]:
-    return Variant(PoolingParams, dialect.pooling)
+    """Before 0.14 embeddings have an option of their own for what is `use_activation` since."""
+    if dialect.release >= (0, 14):
+        return Variant(PoolingParams, dialect.pooling)
+
+    def use_activation(message: Any) -> bool | None:
+        used: bool | None = message.normalize if _embeds(message) else message.use_activation
+        return used
+
+    return Variant(
+        PoolingParams,
+        dialect.pooling,
+        types={"normalize": bool | None},
+        read={"use_activation": use_activation},
+        write={
+            "normalize": lambda params: params.use_activation if _embeds(params) else None,
+            "use_activation": lambda params: None if _embeds(params) else params.use_activation,
+        },
+    )
+
+
+def _embeds(params: Any) -> bool:
+    return params.task in EMBEDDING_TASKS
 
 
 @cache
@@ -196,21 +228,36 @@ def _sampling_with_eos(request: Any) -> SamplingParams | None:
 
 @cache
 def _outputs_variant(dialect: Dialect) -> Variant[EngineCoreOutputs]:
-    counters: dict[str, Any] = dict.fromkeys(
-        ("num_cached_tokens", "num_external_computed_tokens"), int
-    )
-    output = Variant(
-        EngineCoreOutput,
-        dialect.output,
-        required=2,
-        types=counters,
-        read={} if "prefill_stats" in dialect.output else {"prefill_stats": _prefill_stats},
-    )
+    types: dict[str, Any] = {"num_cached_tokens": int, "num_external_computed_tokens": int}
+    read: dict[str, Take] = {}
+    if "prefill_stats" not in dialect.output:
+        read["prefill_stats"] = _prefill_stats
+    if dialect.release < LOGPROBS_AS_ARRAYS:
+        types["new_logprobs"] = _ListedLogprobs | None
+        read["new_logprobs"] = _optional("new_logprobs", _as_arrays)
+    output = Variant(EngineCoreOutput, dialect.output, required=2, types=types, read=read)
     return Variant(
         EngineCoreOutputs,
         EngineCoreOutputs.__struct_fields__,
         types={"outputs": list[output.wire]},  # type: ignore[name-defined]
         read={"outputs": lambda message: [output.read(item) for item in message.outputs]},
+    )
+
+
+class _ListedLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities as 0.11.0 sends them: lists of rows and of ranks."""
+
+    token_ids: list[list[_Int32]]
+    values: list[list[float]]
+    ranks: list[_Int32]
+
+
+def _as_arrays(listed: _ListedLogprobs) -> Logprobs:
+    shape = len(listed.ranks), len(listed.token_ids[0]) if listed.token_ids else 0
+    return Logprobs(
+        Tensor("<i4", shape, array("i", chain(*listed.token_ids)).tobytes()),
+        Tensor("<f4", shape, array("f", chain(*listed.values)).tobytes()),
+        Tensor("<i4", shape[:1], array("i", listed.ranks).tobytes()),
     )
 
 

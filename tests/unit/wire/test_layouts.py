@@ -35,7 +35,10 @@ def test_version_without_a_layout(version, says):
     assert raised.value.declared == version
 
 
-@pytest.mark.parametrize(("version", "release"), [("v0.9.2", (0, 9)), ("0.40.1", (0, 40))])
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("v0.9.2", (0, 9, 2)), ("0.40", (0, 40, 0)), ("v0.11.1rc2+cpu", (0, 11, 1))],
+)
 def test_release_of_a_version_beyond_what_is_spoken(version, release):
     assert release_of(version) == release
 
@@ -49,13 +52,13 @@ def test_newer_release_is_read_as_the_newest_known():
     [
         (None, None, (0, 32)),
         (None, "", (0, 32)),
-        (None, "0.24.1", (0, 24)),
+        (None, "0.24.1", (0, 24, 1)),
         (None, "enginecore-torch-0.1.0", (0, 32)),
-        ("0.18.0", None, (0, 18)),  # vLLM before 0.23 reports no version
-        ("0.18.0", "0.19.2", (0, 19)),
+        ("0.18.0", None, (0, 18, 0)),  # vLLM before 0.23 reports no version
+        ("0.18.0", "0.19.2", (0, 19, 2)),
         ("0.25.0", "0.32.0+cpu", (0, 32)),
         ("0.32.0", "0.41.0", (0, 32)),
-        ("0.30.0", "dev", (0, 30)),
+        ("0.30.0", "dev", (0, 30, 0)),
     ],
 )
 def test_what_an_engine_reports_confirms_what_was_declared(declared, reported, release):
@@ -78,7 +81,7 @@ def test_contradiction_names_both_sides(declared, reported, both):
 
 @pytest.mark.parametrize(
     ("layout", "version", "release"),
-    [("C", "0.32.0", (0, 32)), ("C", "0.99.0", (0, 32)), ("B", "0.19.0", (0, 19)),
+    [("C", "0.32.0", (0, 32)), ("C", "0.99.0", (0, 32)), ("B", "0.19.0", (0, 19, 0)),
      ("A", "", (0, 16)), ("B", "own-1.0", (0, 20)), ("C", "enginecore-torch-0.1.0", (0, 32))],
 )  # fmt: skip
 def test_dialect_behind_a_pod(layout, version, release):
@@ -90,7 +93,7 @@ def test_dialect_behind_a_pod(layout, version, release):
     [
         ("D", "0.50.0", r"layout 'D' \(version 0.50.0\), this side A, B, C"),
         ("", "", r"layout '' \(version unknown\)"),
-        ("C", "0.18.0", r"layout C of an engine that is vLLM 0.18 \(layout B\)"),
+        ("C", "0.18.0", r"layout C of an engine that is vLLM 0.18.0 \(layout B\)"),
         ("A", "0.32.0", r"layout A of an engine that is vLLM 0.32 \(layout C\)"),
     ],
 )

@@ -5,6 +5,8 @@ import pytest
 
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.dialects import NATIVE, Dialect, dialect_of
+from enginecore_wire.layouts import release_of
+from enginecore_wire.multimodal import MultiModalFeatureSpec, PlaceholderRange
 from enginecore_wire.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -16,7 +18,9 @@ from enginecore_wire.outputs import (
 from enginecore_wire.requests import (
     EngineCoreRequest,
     KvHints,
+    LateInteraction,
     LoRARequest,
+    PoolingParams,
     SamplingParams,
     UtilityCall,
 )
@@ -40,7 +44,7 @@ RELEASES = [(0, minor) for minor in range(11, 33)]
 A = ["r", [7, 8], None, WITHOUT_EOS, None, 2, 1.5, None, *TAIL, 3, 4, 5, {"t": "1"}]
 B = ["r", [7, 8], None, WITH_EOS, None, 1.5, None, *TAIL, 3, 4, 5, {"t": "1"}]
 C = ["r", [7, 8], None, WITH_EOS, None, 1.5, None, *TAIL, None, 3, 4, 5, {"t": "1"},
-     False, None, None, None, False, None, None]  # fmt: skip
+     False, None, None, None, False]  # fmt: skip
 
 
 def _tree(frames):
@@ -50,7 +54,8 @@ def _tree(frames):
 @pytest.mark.parametrize(
     ("version", "tree"),
     [("0.11.0", A), ("0.13.0", A), ("0.16.2", A), ("0.17.0", B), ("0.20.1", B), ("0.21.0", C),
-     ("0.27.0", C), ("0.32.0", C), ("0.50.0", C)],
+     ("0.27.0", C), ("0.28.0", [*C, None]), ("0.31.0", [*C, None, None]),
+     ("0.32.0", [*C, None, None]), ("0.50.0", [*C, None, None])],
 )  # fmt: skip
 def test_add_of_a_text_request(version, tree):
     dialect = dialect_of(version)
@@ -95,24 +100,33 @@ def test_adapter_in_requests_and_calls(version, tree):
     assert call.args == [adapter]
 
 
-@pytest.mark.parametrize("version", ["0.12.0", "0.18.0"])
+IMAGE = MultiModalFeatureSpec(None, "image", "i", PlaceholderRange(0, 1))
+FIELDS = [
+    ("prompt_is_token_ids", [True, False], (0, 21)),
+    ("resumable", True, (0, 21)),
+    ("reasoning_ended", False, (0, 21)),
+    ("reasoning_parser_kwargs", {}, (0, 21)),
+    ("abort_immediately", True, (0, 21)),
+    ("session_id", "s", (0, 28)),
+    ("kv_hints", KvHints("1", "m", []), (0, 31)),
+    ("mm_features", [IMAGE], (0, 16)),
+]
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("version", "field", "value"),
     [
-        ("prompt_is_token_ids", [True, False]),
-        ("resumable", True),
-        ("reasoning_ended", False),
-        ("reasoning_parser_kwargs", {}),
-        ("abort_immediately", True),
-        ("session_id", "s"),
-        ("kv_hints", KvHints("1", "m", [])),
+        (version, field, value)
+        for version in ("0.12.0", "0.16.0", "0.18.0", "0.21.0", "0.30.0")
+        for field, value, since in FIELDS
+        if release_of(version) < since
     ],
 )
 def test_field_an_older_engine_has_no_place_for(version, field, value):
     request = msgspec.structs.replace(TEXT, **{field: value})
     dialect = dialect_of(version)
     assert not_carried(request, dialect) == field
-    with pytest.raises(ValueError, match=rf"{field}: the engine is vLLM {version[:4]} \(layout"):
+    with pytest.raises(ValueError, match=rf"{field}: the engine is vLLM {version} \(layout"):
         request_encoder(dialect).encode(request)
     assert not_carried(request, NATIVE) is None
 
@@ -130,6 +144,59 @@ def test_option_of_an_adapter_an_older_engine_has_no_place_for(version, lost):
         request_encoder(dialect_of("0.14.0")).encode(
             UtilityCall(0, 1, "add_lora", [LoRARequest("a", 1, "/a", load_inplace=True)])
         )
+
+
+@pytest.mark.parametrize(("field", "value", "since"), FIELDS)
+def test_field_goes_to_engines_that_have_a_place_for_it(field, value, since):
+    request = msgspec.structs.replace(TEXT, **{field: value})
+    dialect = Dialect(since)
+    body, *aux = request_encoder(dialect).encode(request)
+    assert request_decoder(dialect).decode(body, aux) == request
+
+
+POOLED = {"dimensions": 64, "step_tag_id": 3, "returned_token_ids": [1], "requires_token_ids": True}
+
+
+@pytest.mark.parametrize(
+    ("version", "task", "tree"),
+    [
+        ("0.11.0", "embed", [None, 64, True, None, None, 3, [1], "embed", True, None, 2]),
+        ("0.11.0", "classify", [None, 64, None, True, None, 3, [1], "classify", True, None, 2]),
+        ("0.11.1", "token_embed",
+         [None, 64, True, None, None, None, 3, [1], "token_embed", True, None, None, 2]),
+        ("0.13.0", "score",
+         [None, 64, None, None, None, True, 3, [1], "score", True, None, None, 2]),
+        ("0.14.0", "embed",
+         [None, 64, None, None, None, True, 3, [1], "embed", True, None, None, 2]),
+        ("0.16.0", "embed", [None, True, 64, 3, [1], "embed", True, None, None, 2]),
+        ("0.17.0", "embed", [True, 64, 3, [1], "embed", True, None, None, 2]),
+        ("0.18.0", "embed", [True, 64, 3, [1], "embed", True, None, None, None, 2]),
+        ("0.32.0", "embed", [True, 64, 3, [1], "embed", True, None, None, None, 2]),
+    ],
+)  # fmt: skip
+def test_pooling_parameters(version, task, tree):
+    params = PoolingParams(use_activation=True, task=task, **POOLED)
+    request = msgspec.structs.replace(TEXT, sampling_params=None, pooling_params=params)
+    dialect = dialect_of(version)
+    (body,) = request_encoder(dialect).encode(request)
+    assert msgspec.msgpack.decode(body)[4] == tree
+    assert request_decoder(dialect).decode(body) == request
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "lost"),
+    [
+        ("0.11.0", {"skip_reading_prefix_cache": True}, "skip_reading_prefix_cache"),
+        ("0.17.0", {"late_interaction_params": LateInteraction("score_doc", "k")},
+         "late_interaction_params"),
+    ],
+)  # fmt: skip
+def test_pooling_parameter_an_older_engine_has_no_place_for(version, changes, lost):
+    request = msgspec.structs.replace(
+        TEXT, sampling_params=None, pooling_params=PoolingParams(task="embed", **changes)
+    )
+    assert not_carried(request, dialect_of(version)) == f"pooling_params.{lost}"
+    assert not_carried(request, dialect_of("0.18.0")) is None
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.17.0", "0.32.0"])
@@ -207,6 +274,40 @@ def test_output_of_every_release(version, rest, more):
     assert (type(message), type(first)) == (EngineCoreOutputs, EngineCoreOutput)
     assert (message.engine_index, message.timestamp, message.finished_requests) == (2, 1.5, ["r"])
     assert (message.wave_complete, message.start_wave) == (6, 7)
+
+
+def _listed(ids, values, ranks):
+    logprobs = [ids, values, ranks]
+    return msgspec.msgpack.encode([0, [["r", [7], logprobs]], None, 1.5])
+
+
+def test_log_probabilities_that_come_as_lists_are_arrays_here():
+    body = _listed([[7, 8], [9, 1]], [[-0.5, -1.0], [-0.25, -2.0]], [1, 2])
+    (output,) = outputs_decoder(dialect_of("0.11.0")).decode(body).outputs
+    logprobs = output.new_logprobs
+    assert (logprobs.token_ids.dtype, logprobs.values.dtype) == ("<i4", "<f4")
+    assert logprobs.token_ids.tolist() == [[7, 8], [9, 1]]
+    assert logprobs.values.tolist() == [[-0.5, -1.0], [-0.25, -2.0]]
+    assert logprobs.ranks.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "ranks"),
+    [([[7, 8], [9]], [[-0.5, -1.0], [0.0, 0.0]], [1, 2]), ([[7]], [[-0.5, 1.0]], [1]),
+     ([[2**31]], [[0.0]], [1]), ([[7]], [[0.0]], [1, 2])],
+)  # fmt: skip
+def test_lists_that_are_no_array_are_refused(ids, values, ranks):
+    with pytest.raises(msgspec.ValidationError):
+        outputs_decoder(dialect_of("0.11.0")).decode(_listed(ids, values, ranks))
+
+
+@pytest.mark.parametrize("version", ["0.11.1", "0.18.0", "0.32.0"])
+def test_log_probabilities_are_arrays_in_every_other_release(version):
+    arrays = [["<i4", [1, 1], Ext(3, bytes(4))], ["<f4", [1, 1], 1], ["<i4", [1], Ext(3, bytes(4))]]
+    body = msgspec.msgpack.encode([0, [["r", [7], arrays]], None, 1.5])
+    (output,) = outputs_decoder(dialect_of(version)).decode(body, [bytes(4)]).outputs
+    assert output.new_logprobs.values.tolist() == [[0.0]]
+    assert output.new_logprobs.cumulative is None
 
 
 @pytest.mark.parametrize("release", RELEASES)
