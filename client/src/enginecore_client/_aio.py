@@ -1,7 +1,7 @@
 """AsyncMPClient: ClientCore and its sockets on an asyncio loop."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, Unpack
 
 from enginecore_client._admission import deadline_after
@@ -165,6 +165,11 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
             raise item
         outputs: EngineCoreOutputs = item
         return outputs
+
+    def scale_elastic_ep(self, new_data_parallel_size: int) -> Coroutine[Any, Any, None]:
+        """Set the number of engines, to be awaited; see EngineCoreClient."""
+        scale = self._scaler(new_data_parallel_size)
+        return asyncio.to_thread(scale, new_data_parallel_size)
 
     async def call_async(
         self, op: Op[R], *, engine: int | None = None, timeout: float | None = None

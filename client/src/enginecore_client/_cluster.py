@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_client._addresses import ClientAddresses
-from enginecore_client.errors import AddressError
+from enginecore_client.errors import AddressError, ScalingNotAvailable
 
 GROUP: Final = "enginecore.dev"
 VERSION: Final = "v1alpha1"
@@ -19,6 +19,7 @@ _WATCH_SECONDS: Final = 240
 """The API server ends a watch after this long; the next one begins at once."""
 
 _READ_SECONDS: Final = 300
+_SCALE_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5
 _RETRY_FIRST_SECONDS: Final = 0.5
 _RETRY_MAX_SECONDS: Final = 30.0
@@ -77,6 +78,39 @@ class ClusterSource:
                 response.shutdown()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
+
+    def scale(self, replicas: int) -> None:
+        """Set how many engines the cluster has, by its /scale; blocks until that is written.
+
+        Raises:
+            ScalingNotAvailable: the API server refuses, or cannot be asked; the text says why.
+        """
+        from kubernetes import client, config  # noqa: PLC0415 - heavy, and an extra
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+        own = self._api_client is None
+        api_client: Any = None
+        try:
+            api_client = _load(client, config) if own else self._api_client
+            client.CustomObjectsApi(api_client).patch_namespaced_custom_object_scale(
+                GROUP,
+                VERSION,
+                self._namespace,
+                PLURAL,
+                self._name,
+                {"spec": {"replicas": replicas}},
+                _request_timeout=(_CONNECT_SECONDS, _SCALE_SECONDS),
+                _content_type="application/merge-patch+json",
+            )
+        except (ApiException, HTTPError, OSError, config.ConfigException) as error:
+            raise ScalingNotAvailable(
+                f"cannot scale EngineCluster {self._namespace}/{self._name} to {replicas} "
+                f"engines: {_refusal(error)}"
+            ) from error
+        finally:
+            if own and api_client is not None:
+                api_client.rest_client.pool_manager.clear()
 
     def describe(self) -> str:
         """Return where the addresses come from, for an error's text."""
@@ -187,3 +221,16 @@ def _reason(error: Exception) -> str:
     if status == 403:
         return "forbidden: this account may not get, list and watch engineclusters"
     return f"the API server does not answer: {status or type(error).__name__}"
+
+
+def _refusal(error: Exception) -> str:
+    """Return why a scale was not written."""
+    status = getattr(error, "status", None)
+    if status == 403:
+        return "forbidden: this account may not patch engineclusters/scale"
+    if status == 404:
+        return "it does not exist"
+    try:
+        return str(msgspec.json.decode(getattr(error, "body", "") or "")["message"])
+    except (msgspec.DecodeError, TypeError, LookupError):
+        return f"the API server does not answer: {status or type(error).__name__}"

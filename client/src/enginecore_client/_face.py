@@ -117,16 +117,19 @@ class EngineCoreClient(Controls, ABC):
         """
         return False
 
-    def scale_elastic_ep(self, new_data_parallel_size: int) -> NoReturn:
-        """Refuse: addresses alone do not say who owns the engines.
+    def scale_elastic_ep(self, new_data_parallel_size: int) -> Any:
+        """Set the number of engines, where the client can; new ones are used once they are ready.
+
+        Only a client that follows an EngineCluster (ClusterSource) can: it writes the cluster's
+        /scale with the rights of its own account. This returns when that is written.
 
         Raises:
-            ScalingNotAvailable: always.
+            ScalingNotAvailable: it cannot, or may not; the text says why.
+            RequestRejectedError: that is no number of engines.
         """
         raise ScalingNotAvailable(
-            f"cannot scale to {new_data_parallel_size} engines: this client only has addresses; "
-            "scale the EngineCluster (kubectl scale engineclusters/NAME --replicas=N), "
-            "and a client that follows its addresses follows"
+            f"cannot scale to {new_data_parallel_size} engines: {type(self).__name__} has the "
+            "engine it was given and no other"
         )
 
     def _is_awaited(self, name: str) -> NoReturn:

@@ -15,14 +15,17 @@ from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
 from enginecore_client._native import NativeOptions
 from enginecore_client._pending import PendingMessages
+from enginecore_client._ranks import LAST_RANK
 from enginecore_client._routing import LoadScore, score
 from enginecore_client._sequences import TextTokenizer
+from enginecore_client._sources import scaler_of
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
     EngineDeadError,
     ProtocolMismatchError,
     RequestRejectedError,
+    ScalingNotAvailable,
     StartupTimeoutError,
 )
 from enginecore_wire.handshake import engine_identity
@@ -241,6 +244,25 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         if timeout is not None:
             check_seconds("timeout", timeout)
         self.close()
+
+    def _scaler(self, size: int) -> Callable[[int], None]:
+        """Return what sets the number of engines.
+
+        Raises:
+            ScalingNotAvailable: nothing can.
+            RequestRejectedError: `size` is no number of engines.
+        """
+        if type(size) is not int or not 0 <= size <= LAST_RANK + 1:
+            raise _wrong("new_data_parallel_size", size, f"0 to {LAST_RANK + 1}")
+        self._check_open()
+        scale = scaler_of(self._driver.source)
+        if scale is None:
+            raise ScalingNotAvailable(
+                f"cannot scale to {size} engines: this client only has addresses; scale the "
+                "EngineCluster (kubectl scale engineclusters/NAME --replicas=N), and a client that "
+                "follows its addresses follows"
+            )
+        return scale
 
     def _check_open(self) -> None:
         self._driver.check_process()

@@ -122,7 +122,7 @@ class RankSource:
     """
 
     def __init__(self, source: AddressSource, ranks: Sequence[int]) -> None:
-        self._source = source
+        self.source = source
         self._ranks = tuple(ranks)
         self._first = self._only(source.poll(0.0))
         if self._first is not None and not self._first.endpoints:
@@ -132,20 +132,20 @@ class RankSource:
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin."""
-        self._source.start(wake)
+        self.source.start(wake)
 
     def poll(self, now: float) -> ClientAddresses | None:
         """Return addresses that changed since the last poll, or None."""
         first, self._first = self._first, None
-        return first or self._only(self._source.poll(now))
+        return first or self._only(self.source.poll(now))
 
     def close(self) -> None:
         """Stop."""
-        self._source.close()
+        self.source.close()
 
     def describe(self) -> str:
         """Return where the addresses come from, and of which ranks they are."""
-        return f"{self._source.describe()}, rank {self._names()}"
+        return f"{self.source.describe()}, rank {self._names()}"
 
     def _only(self, addresses: ClientAddresses | None) -> ClientAddresses | None:
         if addresses is None or addresses.mode != "connect":
@@ -164,6 +164,14 @@ class RankSource:
 
     def _names(self) -> str:
         return ", ".join(map(str, self._ranks))
+
+
+def scaler_of(source: AddressSource) -> Callable[[int], None] | None:
+    """Return what sets the number of engines behind a source; None if it cannot be set."""
+    if isinstance(source, RankSource):
+        return scaler_of(source.source)
+    scale: Callable[[int], None] | None = getattr(source, "scale", None)
+    return scale
 
 
 def source_of(

@@ -121,6 +121,10 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         outputs: EngineCoreOutputs = item
         return outputs
 
+    def scale_elastic_ep(self, new_data_parallel_size: int) -> None:
+        """Set the number of engines; see EngineCoreClient."""
+        self._scaler(new_data_parallel_size)(new_data_parallel_size)
+
     def call(self, op: Op[R], *, engine: int | None = None, timeout: float | None = None) -> R:
         """Run a control operation on one engine, or on all and combine their replies.
 

@@ -11,7 +11,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client as kubernetes_client
 
-from enginecore_client import AsyncMPClient, ClusterSource, StartupTimeoutError
+from enginecore_client import (
+    AsyncMPClient,
+    ClientClosedError,
+    ClusterSource,
+    RequestRejectedError,
+    ScalingNotAvailable,
+    StartupTimeoutError,
+    SyncMPClient,
+)
 from support.eventually import eventually, eventually_async
 from support.faces import params
 from support.protocol_peer import ProtocolPeer
@@ -27,7 +35,9 @@ class ApiServer:
         self.cluster: dict[str, Any] | None = None
         self.version = 1
         self.status_code = 200
+        self.scale_code = 200
         self.requests: list[dict[str, list[str]]] = []
+        self.scales: list[Any] = []
         self.changed = threading.Condition()
         self.stopping = False
         self.api_clients: list[Any] = []
@@ -38,6 +48,9 @@ class ApiServer:
 
             def do_GET(self) -> None:
                 outer.answer(self)
+
+            def do_PATCH(self) -> None:
+                outer.scale(self)
 
             def log_message(self, *arguments: Any) -> None:
                 """Stay quiet."""
@@ -82,6 +95,20 @@ class ApiServer:
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
         self.watch(handler, int(query["resourceVersion"][0]))
+
+    def scale(self, handler: BaseHTTPRequestHandler) -> None:
+        assert handler.path == (
+            "/apis/enginecore.dev/v1alpha1/namespaces/prod/engineclusters/smollm/scale"
+        )
+        assert handler.headers["Content-Type"] == "application/merge-patch+json"
+        self.scales.append(json.loads(handler.rfile.read(int(handler.headers["Content-Length"]))))
+        message = {"message": "spec.replicas: must be absent when autoscaling is set"}
+        text = json.dumps(message if self.scale_code == 422 else {}).encode()
+        handler.send_response(self.scale_code)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
 
     def watch(self, handler: BaseHTTPRequestHandler, version: int) -> None:
         while True:
@@ -154,6 +181,39 @@ async def test_problems_are_in_the_startup_error(api, code, addresses, problem) 
     client = AsyncMPClient(source, ready_timeout=2)
     with pytest.raises(StartupTimeoutError, match=f"EngineCluster prod/smollm.*{problem}"):
         await client.connect()
+
+
+@pytest.mark.parametrize("ranks", [None, [0]])
+async def test_scaling_writes_the_scale_of_the_cluster(api: ApiServer, ranks: Any) -> None:
+    with ProtocolPeer(0) as peer:
+        api.set(peer.addresses)
+        source = ClusterSource("smollm", "prod", api.api_client())
+        async with AsyncMPClient(source, ready_timeout=20, engine_ranks=ranks) as client:
+            await client.scale_elastic_ep(3)
+            assert api.scales == [{"spec": {"replicas": 3}}]
+            for wrong in (-1, "3", True, None):
+                with pytest.raises(RequestRejectedError) as refused:
+                    client.scale_elastic_ep(wrong)
+                assert refused.value.field == "new_data_parallel_size"
+            for api.scale_code, words in (
+                (403, "may not patch engineclusters/scale"),
+                (404, "it does not exist"),
+                (422, "must be absent when autoscaling is set"),
+                (500, "does not answer: 500"),
+            ):
+                with pytest.raises(ScalingNotAvailable, match=words):
+                    await client.scale_elastic_ep(2)
+
+
+def test_scaling_with_a_client_that_blocks(api: ApiServer) -> None:
+    with ProtocolPeer(0) as peer:
+        api.set(peer.addresses)
+        source = ClusterSource("smollm", "prod", api.api_client())
+        with SyncMPClient(source, ready_timeout=20) as client:
+            client.scale_elastic_ep(0)
+            assert api.scales == [{"spec": {"replicas": 0}}]
+        with pytest.raises(ClientClosedError):
+            client.scale_elastic_ep(1)
 
 
 def test_closing_ends_a_watch_at_once(api: ApiServer) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enginecore_client import AddressError, ClientAddresses, FileSource, StaticSource
-from enginecore_client._sources import source_of
+from enginecore_client._sources import RankSource, source_of
 
 
 def content(*hosts: str) -> dict[str, list[str]]:
@@ -23,6 +23,10 @@ def hosts(addresses: ClientAddresses | None) -> list[str] | None:
     return [address[len("tcp://") : -2] for address in addresses.input_address]
 
 
+def host_of(address: str) -> str:
+    return address[len("tcp://") : -2]
+
+
 def test_static_addresses_come_once() -> None:
     source = StaticSource(ClientAddresses.from_dict(content("a")))
     assert [hosts(source.poll(now)) for now in (0.0, 1.0)] == [["a"], None]
@@ -31,6 +35,45 @@ def test_static_addresses_come_once() -> None:
 def test_static_addresses_need_an_engine() -> None:
     with pytest.raises(AddressError, match="name no engine"):
         source_of(content())
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "left"),
+    [
+        (["a", "b", "c"], [1], ["", "b", ""]),
+        (["a", "b", "c"], [2, 0], ["a", "", "c"]),
+        (["a", "b", "c"], [0, 1, 2, 3], ["a", "b", "c"]),
+        (["b"], [1], ["b"]),
+    ],
+)
+def test_some_ranks_alone(given: list[str], ranks: list[int], left: list[str]) -> None:
+    source = RankSource(source_of(content(*given)), ranks)
+    found = source.poll(0.0)
+    assert found is not None
+    assert [host_of(address) for address in found.input_address] == left
+    assert source.poll(1.0) is None
+    assert source.describe().startswith("client_addresses, rank ")
+
+
+def test_ranks_that_no_address_stands_for() -> None:
+    with pytest.raises(AddressError, match=r"no engine of rank 5, 6; index i is rank i"):
+        RankSource(source_of(content("a", "b")), [5, 6])
+
+
+def test_ranks_of_a_file_that_changes(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content("a", "b")))
+    source = RankSource(FileSource(path), [1])
+    first = source.poll(0.0)
+    path.write_text(json.dumps(content("a", "c")))
+    second = source.poll(5.0)
+    assert first is not None
+    assert second is not None
+    assert [e.input_address for e in (*first.endpoints, *second.endpoints)] == [
+        "tcp://b:1",
+        "tcp://c:1",
+    ]
+    assert {e.index for e in (*first.endpoints, *second.endpoints)} == {1}
 
 
 def test_file_is_read_when_it_changes_and_at_most_once_a_second(tmp_path: Path) -> None:
