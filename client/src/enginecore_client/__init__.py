@@ -15,6 +15,7 @@ from enginecore_client._launch import launch_core_engines
 from enginecore_client._metrics import start_metrics_server
 from enginecore_client._mp import MPClient
 from enginecore_client._native import NativeOptions
+from enginecore_client._outputs import GeneratedOutput
 from enginecore_client._ranks import engine_ranks
 from enginecore_client._sources import AddressSource, FileSource, StaticSource
 from enginecore_client._streams import AsyncStream, SyncStream
@@ -63,6 +64,7 @@ __all__ = [
     "EngineStartupError",
     "FileSource",
     "FinishReason",
+    "GeneratedOutput",
     "InprocClient",
     "LaunchOptions",
     "LostOutputsError",
