@@ -17,15 +17,11 @@ from enginecore_client._books import CallRecord, Ids, Outgoing, RequestRecord
 from enginecore_client._connection import Connection, Transport
 from enginecore_client._delivery import Delivery
 from enginecore_client._dispatch import Dispatcher
+from enginecore_client._endings import Endings
 from enginecore_client._events import (
     Action,
     Announce,
-    EngineAway,
-    EngineDown,
-    EngineLost,
-    EngineRemoved,
     Event,
-    Reported,
     RequestEnded,
 )
 from enginecore_client._fleet import Fleet
@@ -101,7 +97,7 @@ class ClientCore:
         self._dispatcher = Dispatcher(
             self._fleet, self._ledger, self._balancer, self._delivery.admissions, ids, wall
         )
-        self._retired: set[int] = set()
+        self._endings = Endings(self._fleet, self._ledger, self._delivery, self._balancer)
         self._sendable: set[int] = set()
         self._last_tick = now
         self._loads_at = now
@@ -119,11 +115,8 @@ class ClientCore:
     def set_addresses(self, addresses: ClientAddresses, now: float) -> None:
         """Follow new addresses: open what is new, retire what is gone."""
         for connection in self._fleet.update(addresses, now):
-            self._retired.add(connection.link)
-            rank = self._fleet.rank(connection)
-            if connection.ready is not None and not self._serves(rank):
-                self._ledger.events.append(EngineAway(rank))
-        self._close_retired()
+            self._endings.retire(connection)
+        self._endings.close_retired()
 
     def add(
         self,
@@ -189,7 +182,7 @@ class ClientCore:
         self._ledger.leave(record, connection)
         rank = self._fleet.rank(connection) if connection else None
         self._ledger.events.append(RequestEnded(rank, record, None))
-        self._close_retired()
+        self._endings.close_retired()
 
     def call_targets(self, engine: int | None) -> list[int]:
         """Return the connections a call goes to: one engine's, or all that work.
@@ -246,7 +239,7 @@ class ClientCore:
         if connection is not None:
             connection.disconnected(channel, now)
             if connection.state in FINAL:
-                self._ended(connection, now)
+                self._endings.lost(connection, now)
 
     def announced(self, link: int, payload: Frame, now: float) -> None:
         """Take in the READY payload of an engine that dialled in.
@@ -257,7 +250,7 @@ class ClientCore:
         connection = self._fleet.connections.get(link)
         if connection is not None and connection.ready is not None:
             connection.lose("another process of its rank took its place", now)
-            self._ended(connection, now)
+            self._endings.lost(connection, now)
             connection = self._fleet.successor(connection)
         if connection is None:
             return
@@ -270,7 +263,7 @@ class ClientCore:
             self._delivery.ready(connection, ready, now)
             self._sendable.add(connection.link)
         elif connection.state in FINAL:
-            self._ended(connection, now)
+            self._endings.lost(connection, now)
 
     def staged(self, rank: int, stage: str, now: float) -> None:
         """Take note how far the engine of a rank has come that is not ready."""
@@ -283,7 +276,7 @@ class ClientCore:
         connection = self._fleet.holder(rank)
         if connection is not None:
             connection.exited(ending, now)
-            self._ended(connection, now)
+            self._endings.lost(connection, now)
 
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""
@@ -302,10 +295,10 @@ class ClientCore:
             return
         self._delivery.receive(connection, frames, now)
         if connection.state in FINAL:
-            self._ended(connection, now)
+            self._endings.lost(connection, now)
         elif connection.outbox or not connection.requests:
             self._sendable.add(link)
-            self._close_retired()
+            self._endings.close_retired()
 
     def take_outputs(self, link: int, message: EngineCoreOutputs, now: float) -> None:
         """Take in a message that never was bytes: of an engine in this process."""
@@ -332,7 +325,7 @@ class ClientCore:
                 connection.overslept(now)
             connection.tick(now)
             if connection.state in FINAL:
-                self._ended(connection, now)
+                self._endings.lost(connection, now)
             else:
                 self._sendable.add(connection.link)
         self._fleet.tick(now)
@@ -344,7 +337,7 @@ class ClientCore:
             self._delivery.loads_known = False
             self._loads_at = now
             self._fleet.subscribe_again()
-        self._close_retired()
+        self._endings.close_retired()
 
     def close(self, error: ClientClosedError, now: float) -> None:
         """End everything: requests and calls with `error`, sessions with BYE."""
@@ -359,7 +352,7 @@ class ClientCore:
             for call in list(connection.calls.values()):
                 self._ledger.end_call(call, connection, None, error)
             self._fleet.close(connection, farewell=True)
-        self._retired.clear()
+        self._endings.retired.clear()
 
     def all_ready(self) -> bool:
         """Say whether every engine that has an address is ready (and there is one)."""
@@ -373,6 +366,11 @@ class ClientCore:
     def ranks(self) -> list[int]:
         """Return the ranks of the engines that have an address, in order."""
         return self._fleet.ranks()
+
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """Return what each engine in use says about itself, by rank: its READY payload."""
+        working = self._fleet.working()
+        return {self._fleet.rank(c): c.ready.engine for c in working if c.ready is not None}
 
     def pending_calls(self) -> dict[int, Any]:
         """Return the future of each unanswered call, by call id."""
@@ -417,52 +415,6 @@ class ClientCore:
     def _announce(self, message: bytes | None) -> None:
         if message is not None:
             self._fleet.actions.append(Announce(message))
-
-    def _ended(self, connection: Connection, now: float) -> None:
-        rank = self._fleet.rank(connection)
-        cause = connection.error
-        assert cause is not None
-        cause.engine = rank
-        current = self._fleet.is_current(connection)
-        known = connection.ready is not None
-        had_work = bool(connection.requests or connection.calls)
-        drained = connection.draining and not had_work
-        reported = self._ledger.fail(connection.requests.values(), connection, cause, now)
-        for call in list(connection.calls.values()):
-            self._ledger.end_call(call, connection, None, cause)
-        if known and not drained:
-            self._ledger.events.append(EngineLost(rank, cause))
-        # The end of a pod that was replaced already says nothing about its replacement.
-        replaced = self._serves(rank)
-        if known and not replaced:
-            self._ledger.events.append(EngineDown(rank, cause))
-        if reported or (known and current and not drained):
-            self._ledger.events.append(Reported(cause.again(reported)))
-        self._delivery.forget(connection)
-        if not replaced:
-            self._balancer.forget(rank)
-        self._fleet.lost(connection, now)
-        self._gone(connection, rank)
-
-    def _serves(self, rank: int) -> bool:
-        """Say whether an engine that takes requests has this rank."""
-        return any(self._fleet.rank(connection) == rank for connection in self._fleet.working())
-
-    def _gone(self, connection: Connection, rank: int) -> None:
-        if connection.link in self._retired:
-            self._retired.discard(connection.link)
-            if not self._fleet.has_rank(rank):
-                self._balancer.forget(rank)
-                self._ledger.events.append(EngineRemoved(rank))
-
-    def _close_retired(self) -> None:
-        for link in list(self._retired):
-            connection = self._fleet.connections[link]
-            if not connection.requests and not connection.calls:
-                rank = self._fleet.rank(connection)
-                self._delivery.forget(connection)
-                self._fleet.close(connection, farewell=connection.ready is not None)
-                self._gone(connection, rank)
 
     def _expire(self, now: float) -> None:
         for record in self._ledger.overdue(now):

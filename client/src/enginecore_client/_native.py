@@ -49,6 +49,9 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
         probe_seconds: an engine that says nothing this long, not even when asked, is given up;
             None to wait for ever. No engine is asked while it runs a control call.
         in_flight: most unfinished requests per engine.
+        running_facts: what the engines said about themselves (`engine_facts` of the client before
+            this one), if they run already: an engine says READY once in its life. They are used
+            as soon as they answer.
     """
 
     vocab_size: int | None = None
@@ -58,6 +61,7 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_name: str = ""
     probe_seconds: float | None = None
     in_flight: int = IN_FLIGHT
+    running_facts: dict[str, Any] | None = None
 
 
 class Facts(NamedTuple):
@@ -97,6 +101,8 @@ class NativeConnection(Connection):
         self.unfinished: list[str] = []
         if isinstance(opening.previous, NativeConnection):
             self._follow(opening.previous)
+        elif facts.options.running_facts is not None:
+            self.former = self._understood(facts.options.running_facts)
 
     def _follow(self, previous: "NativeConnection") -> None:
         """Keep of an earlier connection what is needed to use its process again."""
@@ -120,13 +126,12 @@ class NativeConnection(Connection):
             raise
         self._first.clear()
         self.unfinished = []
-        reported = str(engine.get("vllm_version") or "")
         try:
-            self.dialect = confirm(self._facts.options.engine_version or None, reported)
+            ready = self._understood(engine)
         except LayoutError as error:
             self._end(Move.GONE, ProtocolMismatchError(str(error)), now)
             return None
-        return self._answered(self._ready_of(engine, reported), now)
+        return self._answered(ready, now)
 
     def staged(self, stage: str, now: float) -> None:
         """Take note how far the engine's process has come."""
@@ -229,8 +234,15 @@ class NativeConnection(Connection):
         self._move(Move.READY, now)
         return ready
 
-    def _ready_of(self, engine: dict[str, Any], reported: str) -> Ready:
+    def _understood(self, engine: dict[str, Any]) -> Ready:
+        """Return what an engine's facts stand for, and speak its dialect from now on.
+
+        Raises:
+            LayoutError: this client does not.
+        """
         options = self._facts.options
+        reported = str(engine.get("vllm_version") or "")
+        self.dialect = confirm(options.engine_version or None, reported)
         return Ready(
             layout=self.dialect.layout,
             name=f"engine {self.endpoint.index}",
@@ -259,10 +271,19 @@ class NativeTransport(Transport):
     Args:
         ranks: the ranks this client manages.
         facts: what the client is and knows.
-        call_id: where the call ids of probes come from.
+        call_id: the call id of probes.
+
+    Raises:
+        ProtocolMismatchError: this client does not speak the layout of engines that run already.
     """
 
     def __init__(self, ranks: tuple[int, ...], facts: Facts, call_id: int) -> None:
+        running = facts.options.running_facts
+        if running is not None:
+            try:
+                confirm(facts.options.engine_version or None, str(running.get("vllm_version", "")))
+            except LayoutError as error:
+                raise ProtocolMismatchError(str(error)) from error
         self._ranks = ranks
         self._facts = facts
         self._probe_id = call_id

@@ -248,3 +248,17 @@ async def test_fault_28498_many_clients_bind_at_once() -> None:
     assert len(used) == 50
     for client in clients:
         await client.aclose()
+
+
+def test_next_client_takes_over_engines_that_run(bound, start_engine) -> None:
+    for rank in (0, 1):
+        start_engine(rank, *SLOW)
+    with SyncMPClient(bound, data_parallel_size=2) as client:
+        facts = client.engine_facts[0]
+        next(client.generate(PROMPT, LONG))
+    started = time.monotonic()
+    again = NativeOptions(running_facts=facts)
+    with SyncMPClient(bound, data_parallel_size=2, native=again, ready_timeout=20) as client:
+        assert time.monotonic() - started < 5
+        for rank in (0, 1):
+            assert tokens(client, data_parallel_rank=rank) == [7, 11, 13, 7, 11]

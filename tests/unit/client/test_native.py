@@ -10,6 +10,7 @@ from enginecore_client import (
     EngineDeadError,
     EngineNotReadyError,
     FinishReason,
+    ProtocolMismatchError,
     RequestRejectedError,
     SamplingParams,
 )
@@ -355,3 +356,22 @@ def test_requests_are_written_for_the_engines_release() -> None:
     with pytest.raises(RequestRejectedError, match=r"session_id: .* vLLM 0\.18") as caught:
         link.core.add(request, SINK, link.now)
     assert caught.value.field == "session_id"
+
+
+def test_engines_that_run_already_are_used_once_they_answer() -> None:
+    link = NativeLink(0, running_facts={"max_model_len": 44, "vllm_version": "0.32.0"})
+    assert not link.core.all_ready()
+    link.engines[0].connected = True
+    link.wait(0.2)
+    assert (link.engines[0].probes, link.engines[0].aborts) == (1, [])
+    (up,) = of(EngineUp, link.reply(0))
+    assert up.ready.engine["max_model_len"] == 44
+    assert link.core.facts() == {0: up.ready.engine}
+    add(link)
+    (up,) = of(EngineUp, link.announce(0, max_model_len=55))
+    assert link.core.facts()[0]["max_model_len"] == 55
+
+
+def test_engines_that_run_already_have_to_speak_the_layout() -> None:
+    with pytest.raises(ProtocolMismatchError, match="declared was"):
+        NativeLink(0, running_facts={"vllm_version": "0.32.0"}, engine_version="0.12.0")
