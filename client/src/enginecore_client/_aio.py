@@ -9,7 +9,8 @@ from enginecore_client._driver import SWEEP_SECONDS
 from enginecore_client._engines import Addresses
 from enginecore_client._loop import LoopResources
 from enginecore_client._mailbox import Signal, TaskMailbox
-from enginecore_client._mp import EngineOptions, MPClient, check_ids
+from enginecore_client._mp import MPClient
+from enginecore_client._options import EngineOptions, check_ids
 from enginecore_client._sequences import build_request
 from enginecore_client._streams import AsyncStream
 from enginecore_client.ops import Op, combine

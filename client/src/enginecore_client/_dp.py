@@ -4,7 +4,7 @@ from typing import Unpack
 
 from enginecore_client._aio import AsyncMPClient
 from enginecore_client._engines import Addresses
-from enginecore_client._mp import EngineOptions
+from enginecore_client._options import EngineOptions
 
 
 class DPAsyncMPClient(AsyncMPClient):

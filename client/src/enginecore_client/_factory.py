@@ -8,7 +8,7 @@ from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
 from enginecore_client._engines import Addresses
 from enginecore_client._face import EngineCoreClient
 from enginecore_client._inproc import InprocClient
-from enginecore_client._mp import ClientOptions, EngineOptions, SharedOptions
+from enginecore_client._options import ClientOptions, EngineOptions, SharedOptions
 from enginecore_client._sync import SyncMPClient
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.engine import EngineLike

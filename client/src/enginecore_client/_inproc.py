@@ -18,7 +18,7 @@ from enginecore_client._local import (
     ready_of,
 )
 from enginecore_client._mailbox import StepMailbox, ThreadMailbox
-from enginecore_client._mp import check_ids, check_seconds
+from enginecore_client._options import check_ids, check_seconds
 from enginecore_client._resources import HostUnreachableError
 from enginecore_client._sequences import TextTokenizer, build_request
 from enginecore_client._sources import StaticSource

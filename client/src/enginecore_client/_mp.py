@@ -2,8 +2,8 @@
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._background import BackgroundResources
@@ -14,6 +14,14 @@ from enginecore_client._driver import Driver, Sink
 from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
 from enginecore_client._native import NativeOptions
+from enginecore_client._options import (
+    LAUNCH_DEFAULTS,
+    NATIVE_DEFAULTS,
+    READY_TIMEOUT,
+    check_place,
+    check_seconds,
+    wrong,
+)
 from enginecore_client._pending import PendingMessages
 from enginecore_client._ranks import LAST_RANK
 from enginecore_client._routing import LoadScore, score
@@ -24,7 +32,6 @@ from enginecore_client.errors import (
     EngineCoreError,
     EngineDeadError,
     ProtocolMismatchError,
-    RequestRejectedError,
     ScalingNotAvailable,
     StartupTimeoutError,
 )
@@ -33,43 +40,10 @@ from enginecore_wire.handshake import engine_identity
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-READY_TIMEOUT: Final = 600.0
-"""Seconds within which every engine must be ready, unless the caller says otherwise."""
-
-NATIVE_DEFAULTS: Final = NativeOptions()
-LAUNCH_DEFAULTS: Final = LaunchOptions()
+    from enginecore_client._launcher import Launcher
 
 Resources = TypeVar("Resources", bound=BackgroundResources)
 Inbox = TypeVar("Inbox", bound=Sink)
-
-
-class SharedOptions(TypedDict, total=False):
-    """The optional parameters of every multiprocess client; MPClient says what they are."""
-
-    client_name: str
-    registry: "CollectorRegistry | None"
-    ready_timeout: float
-    retry: bool
-    engine_ranks: Sequence[int] | None
-    lockstep: bool
-    tokenizer: TextTokenizer | None
-    load_score: LoadScore
-    native: NativeOptions
-    engine_command: EngineCommand | Sequence[str] | None
-    launch: LaunchOptions
-
-
-class ClientOptions(SharedOptions, total=False):
-    """The same, and the client's place among others."""
-
-    client_count: int
-    client_index: int
-
-
-class EngineOptions(ClientOptions, total=False):
-    """The same, and how many engines there are."""
-
-    data_parallel_size: int | None
 
 
 class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
@@ -194,6 +168,16 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
         return self._driver.addresses
 
     @property
+    def engine_manager(self) -> "Launcher | None":
+        """Return what manages the engines that this client started, None if it started none."""
+        return self._driver.launcher
+
+    @property
+    def engine_facts(self) -> dict[int, dict[str, Any]]:
+        """Return what each engine in use says about itself, by rank: vLLM's READY payload."""
+        return self._driver.core.facts()
+
+    @property
     def engine_ranks_managed(self) -> list[int]:
         """Return the data-parallel ranks this client may use now, in order."""
         return self._driver.core.ranks()
@@ -253,7 +237,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
             RequestRejectedError: `size` is no number of engines.
         """
         if type(size) is not int or not 0 <= size <= LAST_RANK + 1:
-            raise _wrong("new_data_parallel_size", size, f"0 to {LAST_RANK + 1}")
+            raise wrong("new_data_parallel_size", size, f"0 to {LAST_RANK + 1}")
         self._check_open()
         scale = scaler_of(self._driver.source)
         if scale is None:
@@ -286,42 +270,3 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
             f"not every engine of {self._driver.source.describe()} was ready within "
             f"{self._ready_timeout:g} s: {self._missing()}"
         )
-
-
-def check_place(client_count: int, client_index: int) -> None:
-    """Refuse a place among clients that cannot be.
-
-    Raises:
-        RequestRejectedError: `field` names the culprit.
-    """
-    if type(client_count) is not int or client_count < 1:
-        raise _wrong("client_count", client_count, "1 or more, the number of clients")
-    if type(client_index) is not int or not 0 <= client_index < client_count:
-        raise _wrong(
-            "client_index", client_index, f"0 to {client_count - 1}; raise client_count if need be"
-        )
-
-
-def check_seconds(field: str, seconds: float) -> None:
-    """Refuse what is no time span.
-
-    Raises:
-        RequestRejectedError: it is none.
-    """
-    if not isinstance(seconds, int | float) or not seconds >= 0:
-        raise _wrong(field, seconds, "seconds, 0 or more")
-
-
-def check_ids(request_ids: Sequence[str]) -> None:
-    """Refuse what are no request ids; a single string would be taken for its characters.
-
-    Raises:
-        RequestRejectedError: they are none.
-    """
-    plain = isinstance(request_ids, Collection) and not isinstance(request_ids, str | bytes)
-    if not plain or not all(isinstance(name, str) for name in request_ids):
-        raise _wrong("request_ids", request_ids, "a list of request ids")
-
-
-def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
-    return RequestRejectedError(f"{field}: got {value!r}, allowed: {allowed}", field=field)
