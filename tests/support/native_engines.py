@@ -1,6 +1,7 @@
 """Engine processes that dial a client in mode bind, and somebody to answer their handshake."""
 
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from enginecore_client import ClientAddresses
+from enginecore_client import AsyncMPClient, ClientAddresses, EngineCommand, SyncMPClient
 from enginecore_wire.handshake import HELLO, EngineAddresses, EngineInit, EngineStatus
 from support.process import Process
 
@@ -64,3 +65,24 @@ def stub_command(port: int | str, rank: int | str, *options: str) -> Sequence[st
         sys.executable, str(STUB), "--data-parallel-rpc-port", str(port), "--rank", str(rank),
         *options,
     ]  # fmt: skip
+
+
+def launched_stub(*options: str) -> EngineCommand:
+    """Return the command by which a client starts stub engines."""
+    return EngineCommand(tuple(stub_command("{port}", "{rank}", "--local", *options)), local=True)
+
+
+def pids(client: SyncMPClient | AsyncMPClient) -> dict[int, int]:
+    """Return the processes of the engines that a client started."""
+    assert client.engine_manager is not None
+    return client.engine_manager.pids
+
+
+def directories(pid: int) -> list[Path]:
+    """Return the directories of sockets that a process has for engines it started."""
+    return [*Path(tempfile.gettempdir()).glob(f"enginecore-launch-{pid}-*")]
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process runs or waits to be reaped."""
+    return Path(f"/proc/{pid}").exists()

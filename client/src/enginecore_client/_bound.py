@@ -6,18 +6,16 @@ names when the connection ends. The same descriptor says whose last word ENGINE_
 """
 
 import logging
-import socket as sockets
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from enginecore_client._addresses import ClientAddresses
-from enginecore_client._peers import Peers
+from enginecore_client._peers import Peers, Strangers, rank_in
 from enginecore_client._resources import (
     BURST,
     IO_THREADS,
@@ -30,7 +28,7 @@ from enginecore_client._resources import (
 )
 from enginecore_client._states import Channel
 from enginecore_client.errors import AddressError
-from enginecore_client.zmq_sockets import attach, last_endpoint, unattached
+from enginecore_client.zmq_sockets import attach, check_free, last_endpoint, unattached
 from enginecore_wire.frames import Frame
 from enginecore_wire.handshake import engine_identity, engine_rank
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
@@ -81,8 +79,6 @@ class BoundSocketSet:
         self._links: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
         self._broken: deque[int] = deque()
-        self._strangers: set[bytes] = set()
-        self._reported = 0
         self._sockets: dict[Channel, Socket] = {}
         self._monitors: dict[Channel, Socket] = {}
         try:
@@ -95,6 +91,7 @@ class BoundSocketSet:
             last_endpoint(self._sockets[Channel.INPUT]),
             last_endpoint(self._sockets[Channel.OUTPUT]),
         )
+        self._strangers = Strangers(self.addresses[0])
         # pyzmq's own `send` in Python costs as much again as sending; this is the C one under it.
         self._send: Callable[..., object] = super(zmq.Socket, self._sockets[Channel.INPUT]).send
         for channel in Channel:
@@ -166,7 +163,9 @@ class BoundSocketSet:
         self._look(channel)
         while self._broken:
             yield self._broken.popleft(), False
-        self._report_mute()
+        peers = self._peers[Channel.INPUT]
+        waiting = len(self._links.keys() - peers.ranks())
+        self._strangers.count(len(peers.mute(self._clock())) - waiting, sorted(peers.ranks()))
 
     def close_all(self, *, farewell: bool = True) -> None:  # noqa: ARG002 - nobody would listen
         """Close every socket and the context; later calls do nothing."""
@@ -184,7 +183,7 @@ class BoundSocketSet:
 
     def _bind(self, channel: Channel, kind: int, address: str) -> None:
         assert self._context is not None
-        _check_free(address)
+        check_free(address)
         socket = unattached(self._context, address, kind, linger=0)
         self._sockets[channel] = socket
         self._monitors[channel] = socket.get_monitor_socket(_WATCHED)
@@ -205,7 +204,7 @@ class BoundSocketSet:
             rank = engine_rank(identity)
             link = None if rank is None else self._links.get(rank)
             if rank is None or link is None or len(frames) < 2:
-                self._refuse(identity)
+                self._strangers.refuse(identity, sorted(self._links))
                 continue
             self._peers[Channel.INPUT].succeed(_descriptor(frames[0]), rank)
             self._peers[Channel.OUTPUT].forget(rank)
@@ -267,54 +266,10 @@ class BoundSocketSet:
         if link is not None:
             self._broken.append(link)
 
-    def _report_mute(self) -> None:
-        """Say once of each connection that it says nothing, if no engine is expected.
-
-        The ROUTER keeps the first engine of a name and hears nothing of a second one.
-        """
-        peers = self._peers[Channel.INPUT]
-        waiting = len(self._links.keys() - peers.ranks())
-        mute = len(peers.mute(self._clock())) - waiting
-        if mute > self._reported:
-            _LOG.warning(
-                "%d connection(s) to %s say nothing although every engine is connected: an engine "
-                "with a rank in use dialled in (in use: %s); give each its own rank",
-                mute,
-                self.addresses[0],
-                sorted(peers.ranks()),
-            )
-        self._reported = max(mute, 0)
-
-    def _refuse(self, identity: bytes) -> None:
-        if identity not in self._strangers and len(self._strangers) < BURST:
-            self._strangers.add(identity)
-            _LOG.warning(
-                "an engine named %s dialled in at %s and is ignored; this client's ranks are %s",
-                identity.hex(),
-                self.addresses[0],
-                sorted(self._links),
-            )
-
     def _again(self, channel: Channel) -> None:
         """See to what arrived while sending: the descriptor will not wake anybody for it."""
         if int(self._sockets[channel].getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._watcher.again(self._on_messages)
-
-
-def rank_in(body: Frame) -> int | None:
-    """Return the rank at the beginning of an EngineCoreOutputs body, None if it is none."""
-    if len(body) < 2:
-        return None
-    start = 1 if 0x91 <= body[0] <= 0x9F else 3 if body[0] == 0xDC else 0
-    if not start or len(body) <= start:
-        return None
-    first = body[start]
-    if first < 0x80:
-        return first
-    size = {0xCC: 1, 0xCD: 2}.get(first)
-    if size is None or len(body) <= start + size:
-        return None
-    return int.from_bytes(body[start + 1 : start + 1 + size], "big")
 
 
 def _receive(socket: Socket) -> list[zmq.Frame]:
@@ -333,22 +288,3 @@ def _receive(socket: Socket) -> list[zmq.Frame]:
 def _descriptor(frame: zmq.Frame) -> int:
     """Return the descriptor of the connection through which a frame came."""
     return int(frame.get("__fd"))
-
-
-def _check_free(address: str) -> None:
-    """Refuse an ipc path that is in use: libzmq would take it away from whoever has it.
-
-    Raises:
-        AddressError: somebody listens there.
-    """
-    scheme, _, path = address.partition("://")
-    if scheme != "ipc" or not Path(path).is_socket():
-        return
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise AddressError(
-        f"address {address!r} cannot be bound: another process listens there; give another path"
-    )

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import zmq
 
-from enginecore_client._addresses import ClientAddresses, host_name
+from enginecore_client._addresses import ClientAddresses
 from enginecore_client._admission import deadline_after
 from enginecore_client._books import RequestRecord
 from enginecore_client._connection import Connection
 from enginecore_client._core import ClientCore
+from enginecore_client._dialer import Dialer
 from enginecore_client._events import (
     Announce,
     CallEnded,
@@ -35,7 +36,6 @@ from enginecore_client._resources import (
     BURST,
     Callbacks,
     HostUnreachableError,
-    Lookup,
     Sockets,
     Watcher,
 )
@@ -106,9 +106,9 @@ class Driver:
         self._inbox = inbox
         self._watcher = watcher
         self._post = post
-        self._wanted_feed: tuple[str | None, int] = (None, 0)
         self._shut = False
         self._sockets = make_sockets(watcher, Callbacks(self.drain, self._monitor, self._loads))
+        self._dialer = Dialer(core, self._sockets, post)
         if launcher is not None:
             launcher.listener = self
 
@@ -248,41 +248,16 @@ class Driver:
         self._sockets.close_all()
         self._metrics.close()
 
-    def _open(self, action: Open) -> None:
-        if not action.endpoint.named:
-            self._connect(action, action.endpoint.addresses)
-            return
-
-        def found(result: tuple[str, ...] | OSError) -> None:
-            self._post(lambda: self._resolved(action, result))
-
-        Lookup(found).start(action.endpoint.addresses, action.attempt)
-
-    def _resolved(self, action: Open, result: tuple[str, ...] | OSError) -> None:
-        if self.core.closed or not self.core.is_open(action.link):
-            return
-        if isinstance(result, OSError):
-            reason = f"its name cannot be resolved ({result.strerror or result})"
-            self.core.unreachable(action.link, reason)
-        else:
-            self._connect(action, (result[0], result[1]))
-
-    def _connect(self, action: Open, addresses: tuple[str, str]) -> None:
-        try:
-            self._sockets.open(action.link, action.routing_id, addresses)
-        except zmq.ZMQError as error:
-            self.core.unreachable(action.link, f"ZMQ cannot connect there ({error.strerror})")
-
     def _act(self) -> None:
         """Carry out what the core wants of the sockets."""
         for action in self.core.take_actions():
             match action:
                 case Open():
-                    self._open(action)
+                    self._dialer.open(action)
                 case Close(link, farewell):
                     self._sockets.close(link, farewell=farewell)
                 case Subscribe(address, attempt):
-                    self._subscribe(address, attempt)
+                    self._dialer.subscribe(address, attempt)
                 case Announce(message):
                     self._sockets.announce(message)
 
@@ -302,23 +277,6 @@ class Driver:
         except HostUnreachableError:
             self.core.disconnected(connection.link, Channel.INPUT, self.clock())
             self._act()
-
-    def _subscribe(self, address: str | None, attempt: int) -> None:
-        self._sockets.subscribe(None)
-        wanted = self._wanted_feed = address, attempt
-        if address is None or host_name(address) is None:
-            self._sockets.subscribe(address)
-            return
-
-        def use(ip_address: str) -> None:
-            if self._wanted_feed == wanted:  # a slow look-up may end after a later one
-                self._sockets.subscribe(ip_address)
-
-        def found(result: tuple[str, ...] | OSError) -> None:
-            if not isinstance(result, OSError):
-                self._post(lambda: use(result[0]))
-
-        Lookup(found).start((address,), attempt)
 
     def _monitor(self, source: int, channel: Channel) -> None:
         changes = list(self._sockets.changes(source, channel))

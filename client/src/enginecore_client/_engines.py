@@ -14,6 +14,7 @@ from enginecore_client._command import EngineCommand, LaunchOptions, command_of
 from enginecore_client._connection import Transport
 from enginecore_client._native import Facts, NativeOptions, NativeTransport
 from enginecore_client._pairs import SocketSet
+from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks
 from enginecore_client._resources import Callbacks, Sockets, Watcher
 from enginecore_client._sources import AddressSource, RankSource, StaticSource, source_of
@@ -155,7 +156,7 @@ def _bound(addresses: ClientAddresses, choice: EngineChoice, ids: Ids) -> Engine
 
 
 def _launched(choice: EngineChoice, ids: Ids) -> Engines:
-    from enginecore_client._launcher import Launcher, LaunchPlan  # noqa: PLC0415 - rarely needed
+    from enginecore_client._launcher import Launcher  # noqa: PLC0415 - rarely needed
 
     if choice.client_count != 1:
         raise RequestRejectedError(

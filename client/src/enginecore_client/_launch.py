@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from enginecore_client._command import EngineCommand, LaunchOptions, command_of
+from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks
 from enginecore_wire.handshake import EngineAddresses
 
 if TYPE_CHECKING:
-    from enginecore_client._launcher import Coordinator, Launcher
+    from enginecore_client._coordinator import Coordinator
+    from enginecore_client._launcher import Launcher
 
 DEFAULTS: Final = LaunchOptions()
 STARTUP_SECONDS: Final = 600.0
@@ -47,7 +49,7 @@ def launch_core_engines(
         EngineStartupError: the coordinator or an engine ended at once.
         AddressError: the handshake's address cannot be bound.
     """
-    from enginecore_client._launcher import Launcher, LaunchPlan  # noqa: PLC0415 - rarely needed
+    from enginecore_client._launcher import Launcher  # noqa: PLC0415 - rarely needed
 
     command = command_of(engine_command)
     ranks = tuple(engine_ranks(data_parallel_size))

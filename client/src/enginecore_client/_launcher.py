@@ -9,77 +9,28 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import msgspec
 import zmq
 
-from enginecore_client._command import EngineCommand, LaunchOptions
+from enginecore_client._coordinator import Coordinator, CoordinatorProcess
 from enginecore_client._desk import Desk, HandshakeRefusedError, Stage
-from enginecore_client._process import ChildProcess, ending_of
+from enginecore_client._plan import LaunchListener, LaunchPlan
+from enginecore_client._process import KILL_SECONDS, ChildProcess, end_all, ending_of
 from enginecore_client.errors import AddressError, EngineCoreError, EngineStartupError
 from enginecore_client.zmq_sockets import last_endpoint, make_zmq_socket
-from enginecore_wire.coordination import CoordinatorAddresses
 from enginecore_wire.handshake import EngineAddresses
 
 _LOG = logging.getLogger("enginecore_client")
 
 TURN_SECONDS: Final = 0.1
-KILL_SECONDS: Final = 5.0
-"""How long a killed process may take to be gone."""
-
-COORDINATOR_SECONDS: Final = 120.0
-_COORDINATOR: Final = "enginecore_coordinator.native"
-
-
-class LaunchPlan(NamedTuple):
-    """What is launched: `ranks` are started here, of `size` in all that are expected."""
-
-    command: EngineCommand
-    ranks: tuple[int, ...]
-    expected: tuple[int, ...]
-    size: int
-    lockstep: bool
-    options: LaunchOptions
-
-    @property
-    def alone(self) -> bool:
-        """Whether every engine is started here."""
-        return set(self.ranks) == set(self.expected)
-
-    @property
-    def coordinated(self) -> bool:
-        """Whether a coordinator is started."""
-        wanted = self.options.coordinator
-        return self.size > 1 if wanted is None else wanted
-
-
-class LaunchListener(Protocol):
-    """Whoever is told what becomes of engines; called in the launcher's thread."""
-
-    def staged(self, rank: int, stage: str) -> None:
-        """An engine that is not ready has come this far."""
-
-    def exited(self, rank: int, ending: str) -> None:
-        """The process of an engine ended; `ending` says how."""
-
-
-class Coordinator(NamedTuple):
-    """The coordinator process of launched engines."""
-
-    pid: int
-    addresses: CoordinatorAddresses
-
-    def get_stats_publish_address(self) -> str:
-        """Return where clients subscribe to loads."""
-        return self.addresses.stats_publish
 
 
 class Launcher:
@@ -101,7 +52,7 @@ class Launcher:
         self._remove = weakref.finalize(self, _remove, self._directory, os.getpid())
         self._known = threading.Event()
         self._children: dict[int, ChildProcess] = {}
-        self._coordinator: ChildProcess | None = None
+        self._coordinator: CoordinatorProcess | None = None
         self._orders: deque[Callable[[], None]] = deque()
         self._kill_at: dict[int, float] = {}
         self._stopping = False
@@ -202,8 +153,7 @@ class Launcher:
         self._ranks = {rank: local and rank in self.plan.ranks for rank in self.plan.expected}
         self._desk = Desk(self._ranks, self.addresses, options.parallel_config)
         if self.plan.coordinated:
-            self._coordinator = self._start_coordinator()
-            self._coordinator_by = time.monotonic() + COORDINATOR_SECONDS
+            self._coordinator = CoordinatorProcess(self.plan, self.path, time.monotonic())
         else:
             self._start_engines()
 
@@ -212,7 +162,9 @@ class Launcher:
         poller = zmq.Poller()
         poller.register(self._handshake, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        children = [*self._children.values(), *([self._coordinator] if self._coordinator else [])]
+        children = [*self._children.values()]
+        if self._coordinator is not None:
+            children.append(self._coordinator.child)
         for child in children:
             for descriptor in child.descriptors():
                 poller.register(descriptor, zmq.POLLIN)
@@ -254,49 +206,31 @@ class Launcher:
         if error.rank is not None and self._desk.stages[error.rank] is Stage.NEW:
             self._fail(EngineStartupError(f"handshake refused: {error.message}", engine=error.rank))
 
-    def _start_coordinator(self) -> ChildProcess:
-        command = EngineCommand(
-            (
-                *_python(_COORDINATOR), "--engines", str(self.plan.size),
-                "--input", self.path("coordinator-input"),
-                "--output", self.path("coordinator-output"),
-                "--publish", self.path("loads"), *(["--lockstep"] if self.plan.lockstep else []),
-            )
-        )  # fmt: skip
-        return ChildProcess(command.command, {}, forward=False)
-
     def _look_at_coordinator(self) -> None:
-        child = self._coordinator
-        if child is None:
+        if self._coordinator is None:
             return
-        status = child.poll()
-        if status is not None:
-            child.read()
-            text = f"the coordinator {ending_of(status)}{_lines(child)}"
-            _LOG.error("%s", text)
+        try:
+            found = self._coordinator.look(time.monotonic())
+        except EngineStartupError as error:
+            _LOG.error("%s", error.message)
             if not self._known.is_set():
-                self._fail(EngineStartupError(text))
-            child.close()
+                self._fail(error)
+            self._coordinator.child.signal(signal.SIGKILL)
+            self._coordinator.child.close()
             self._coordinator = None
-        elif not self._known.is_set() and child.announcement is not None:
-            self._coordinated(child)
-        elif not self._known.is_set() and time.monotonic() > self._coordinator_by:
-            self._fail(EngineStartupError(f"the coordinator said nothing{_lines(child)}"))
+            return
+        if found is not None:
+            self._coordinated(found)
 
-    def _coordinated(self, child: ChildProcess) -> None:
+    def _coordinated(self, found: Coordinator) -> None:
         """Take over where the coordinator is, and start what waited for that."""
         assert self.addresses is not None
-        try:
-            found = msgspec.json.decode(child.announcement or "", type=CoordinatorAddresses)
-        except msgspec.DecodeError:
-            self._fail(EngineStartupError(f"the coordinator cannot start{_lines(child)}"))
-            return
-        self.coordinator = Coordinator(child.pid, found)
+        self.coordinator = found
         self.addresses = msgspec.structs.replace(
             self.addresses,
-            coordinator_input=found.input,
-            coordinator_output=found.output,
-            frontend_stats_publish_address=found.stats_publish,
+            coordinator_input=found.addresses.input,
+            coordinator_output=found.addresses.output,
+            frontend_stats_publish_address=found.addresses.stats_publish,
         )
         self._desk = Desk(self._ranks, self.addresses, self.plan.options.parallel_config)
         self._start_engines()
@@ -333,7 +267,7 @@ class Launcher:
         if self._desk.stages[rank] is not Stage.READY:
             stage = self._desk.stages[rank]
             text = f"the engine of rank {rank} {ending} before it was ready ({stage})"
-            self._fail(EngineStartupError(f"{text}{_lines(child)}", engine=rank))
+            self._fail(EngineStartupError(f"{text}{child.last_words}", engine=rank))
         self._desk.gone(rank)
         if self.listener is not None:
             self.listener.exited(rank, ending)
@@ -359,7 +293,7 @@ class Launcher:
         end_all(list(self._children.values()), self.plan.options.stop_seconds)
         self._children.clear()
         if self._coordinator is not None:
-            end_all([self._coordinator], self.plan.options.stop_seconds)
+            end_all([self._coordinator.child], self.plan.options.stop_seconds)
             self._coordinator = None
         self._context.destroy(linger=0)
         self._remove()
@@ -370,47 +304,10 @@ class Launcher:
         self.on_change()
 
 
-def end_all(children: Sequence[ChildProcess], stop_seconds: float) -> None:
-    """End processes: SIGTERM, and SIGKILL for their groups after `stop_seconds`."""
-    for child in children:
-        child.terminate()
-    if not _gone(children, stop_seconds):
-        for child in children:
-            child.signal(signal.SIGKILL)
-        _gone(children, KILL_SECONDS)
-    for child in children:
-        child.close()
-
-
-def _gone(children: Sequence[ChildProcess], seconds: float) -> bool:
-    """Wait until all have ended, reading what they write; say whether they have."""
-    end = time.monotonic() + seconds
-    while True:
-        running = [child for child in children if child.poll() is None]
-        left = end - time.monotonic()
-        if not running or left <= 0:
-            return not running
-        poller = zmq.Poller()
-        for child in running:
-            for descriptor in child.descriptors():
-                poller.register(descriptor, zmq.POLLIN)
-        poller.poll(round(min(left, TURN_SECONDS) * 1000))
-        for child in running:
-            child.read()
-
-
 def _remove(directory: str, process: int) -> None:
     """Remove the sockets' directory, unless this is a fork of the process that made it."""
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _python(module: str) -> tuple[str, ...]:
-    return sys.executable, "-m", module
-
-
-def _lines(child: ChildProcess) -> str:
-    return "; it wrote last: " + " | ".join(child.tail) if child.tail else "; it wrote nothing"
 
 
 def _nothing() -> None:

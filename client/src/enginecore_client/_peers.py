@@ -1,9 +1,19 @@
-"""Which rank is behind which connection of a bound socket, by descriptor. No socket, no clock."""
+"""Who is behind the connections of a bound socket: known by descriptor, or a stranger. No
+socket, no clock."""
 
+import logging
+from collections.abc import Sequence
 from typing import Final
+
+from enginecore_wire.frames import Frame
+
+_LOG = logging.getLogger("enginecore_client")
 
 MUTE_SECONDS: Final = 1.0
 """An engine speaks as soon as it is connected."""
+
+MOST_STRANGERS: Final = 64
+"""How many names are kept of those who are refused."""
 
 
 class Peers:
@@ -51,3 +61,54 @@ class Peers:
     def mute(self, now: float) -> list[int]:
         """Return the connections that have said nothing for MUTE_SECONDS."""
         return [d for d, since in self.unknown.items() if now - since >= MUTE_SECONDS]
+
+
+class Strangers:
+    """Says once of each engine that it dialled in and is not used.
+
+    Args:
+        address: where they dial in.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._named: set[bytes] = set()
+        self._mute = 0
+
+    def refuse(self, identity: bytes, ranks: Sequence[int]) -> None:
+        """Take note of an engine whose name is none of `ranks`."""
+        if identity not in self._named and len(self._named) < MOST_STRANGERS:
+            self._named.add(identity)
+            _LOG.warning(
+                "an engine named %s dialled in at %s and is ignored; this client's ranks are %s",
+                identity.hex(), self._address, ranks,
+            )  # fmt: skip
+
+    def count(self, mute: int, ranks: Sequence[int]) -> None:
+        """Take note of how many connections say nothing although nobody is expected any more.
+
+        The ROUTER keeps the first engine of a name and hears nothing of a second one.
+        """
+        if mute > self._mute:
+            _LOG.warning(
+                "%d connection(s) to %s say nothing although every engine is connected: an engine "
+                "with a rank in use dialled in (in use: %s); give each its own rank",
+                mute, self._address, ranks,
+            )  # fmt: skip
+        self._mute = max(mute, 0)
+
+
+def rank_in(body: Frame) -> int | None:
+    """Return the rank at the beginning of an EngineCoreOutputs body, None if it is none."""
+    if len(body) < 2:
+        return None
+    start = 1 if 0x91 <= body[0] <= 0x9F else 3 if body[0] == 0xDC else 0
+    if not start or len(body) <= start:
+        return None
+    first = body[start]
+    if first < 0x80:
+        return first
+    size = {0xCC: 1, 0xCD: 2}.get(first)
+    if size is None or len(body) <= start + size:
+        return None
+    return int.from_bytes(body[start + 1 : start + 1 + size], "big")

@@ -2,15 +2,21 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 LOG_LINES: Final = 20
+KILL_SECONDS: Final = 5.0
+"""How long a killed process may take to be gone."""
+
+_LOOK_SECONDS: Final = 0.1
 _LONGEST_LINE: Final = 2000
 _CHUNK_BYTES: Final = 65536
 _CHILD: Final = str(Path(__file__).with_name("_child.py"))
@@ -50,6 +56,11 @@ class ChildProcess:
     def pid(self) -> int:
         """The process's id."""
         return self._process.pid
+
+    @property
+    def last_words(self) -> str:
+        """What it wrote last, for the end of an error's text."""
+        return "; it wrote last: " + " | ".join(self.tail) if self.tail else "; it wrote nothing"
 
     def descriptors(self) -> list[int]:
         """Return what becomes readable when it writes or ends."""
@@ -115,3 +126,32 @@ def ending_of(status: int) -> str:
     except ValueError:
         name = str(-status)
     return f"was ended by {name}"
+
+
+def end_all(children: Sequence[ChildProcess], stop_seconds: float) -> None:
+    """End processes: SIGTERM, and SIGKILL for their groups after `stop_seconds`."""
+    for child in children:
+        child.terminate()
+    if not _gone(children, stop_seconds):
+        for child in children:
+            child.signal(signal.SIGKILL)
+        _gone(children, KILL_SECONDS)
+    for child in children:
+        child.close()
+
+
+def _gone(children: Sequence[ChildProcess], seconds: float) -> bool:
+    """Wait until all have ended, reading what they write; say whether they have."""
+    end = time.monotonic() + seconds
+    while True:
+        running = [child for child in children if child.poll() is None]
+        left = end - time.monotonic()
+        if not running or left <= 0:
+            return not running
+        poller = select.poll()
+        for child in running:
+            for descriptor in child.descriptors():
+                poller.register(descriptor, select.POLLIN)
+        poller.poll(round(min(left, _LOOK_SECONDS) * 1000))
+        for child in running:
+            child.read()

@@ -2,6 +2,8 @@
 the address is one."""
 
 import errno
+import socket as sockets
+from pathlib import Path
 from typing import Any, Final
 
 import zmq
@@ -96,6 +98,25 @@ def last_endpoint(socket: Socket) -> str:
 def is_ipv6(address: str) -> bool:
     """Say whether the host of an address is an IPv6 literal."""
     return address.startswith("tcp://[")
+
+
+def check_free(address: str) -> None:
+    """Refuse an ipc path that is in use: libzmq would take it away from whoever has it.
+
+    Raises:
+        AddressError: somebody listens there.
+    """
+    scheme, _, path = address.partition("://")
+    if scheme != "ipc" or not Path(path).is_socket():
+        return
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise AddressError(
+        f"address {address!r} cannot be bound: another process listens there; give another path"
+    )
 
 
 def _problem(address: str, error: zmq.ZMQError, *, bind: bool) -> str:

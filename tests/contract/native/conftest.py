@@ -1,5 +1,6 @@
 """Addresses for a client that binds, and engines that dial in; they end with their test."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,7 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from enginecore_client import ClientAddresses
-from support.native_engines import Handshakes, stub_engine
+from support.eventually import eventually
+from support.native_engines import Handshakes, directories, stub_engine
 from support.process import Process
 
 StartEngine = Callable[..., Process]
@@ -41,3 +43,10 @@ def start_engine(handshakes: Handshakes) -> Iterator[StartEngine]:
             return stack.enter_context(stub_engine(handshakes.port, rank, *options))
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def no_directory_left() -> Iterator[None]:
+    """Fail a test that leaves a directory of sockets behind."""
+    yield
+    eventually(lambda: directories(os.getpid()) == [], "the end of the sockets' directory")

@@ -1,16 +1,10 @@
 """Clients that start their engines: real processes, handshake, coordinator; all ends with them."""
 
 import asyncio
-import gc
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +13,6 @@ import pytest
 from enginecore_client import (
     AsyncMPClient,
     EngineCommand,
-    EngineCoreRequest,
     EngineDeadError,
     EngineStartupError,
     LaunchOptions,
@@ -32,21 +25,14 @@ from enginecore_client import (
     launch_core_engines,
 )
 from support.eventually import eventually
-from support.leaks import holdings
-from support.native_engines import stub_command
+from support.native_engines import alive, launched_stub, pids
 from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
 
 PROMPT = [7, 11, 13]
 SHORT = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True, output_kind=OutputKind.DELTA)
 LONG = SamplingParams(max_tokens=2000, ignore_eos=True, output_kind=OutputKind.DELTA)
 STARTED = [7, 11, 13, 7, 11]
-
-
-def stub(*options: str) -> EngineCommand:
-    return EngineCommand(tuple(stub_command("{port}", "{rank}", "--local", *options)), local=True)
-
-
-SLOW = stub("--tokens", "2000", "--token-seconds", "0.01")
+SLOW = launched_stub("--tokens", "2000", "--token-seconds", "0.01")
 
 
 @pytest.fixture(scope="module")
@@ -62,28 +48,12 @@ def tokens(client: SyncMPClient, **options: Any) -> list[int]:
     return [t for o in client.generate(PROMPT, SHORT, **options) for t in o.new_token_ids]
 
 
-def pids(client: Any) -> dict[int, int]:
-    launcher = client._driver.launcher
-    assert launcher is not None
-    return launcher.pids
-
-
-def directories(pid: int) -> list[Path]:
-    return [*Path(tempfile.gettempdir()).glob(f"enginecore-launch-{pid}-*")]
-
-
-@pytest.fixture(autouse=True)
-def no_directory_left() -> Iterator[None]:
-    yield
-    eventually(lambda: directories(os.getpid()) == [], "the end of the sockets' directory")
-
-
 def test_one_engine() -> None:
-    with SyncMPClient(engine_command=stub()) as client:
+    with SyncMPClient(engine_command=launched_stub()) as client:
         assert tokens(client) == STARTED
         assert client.get_supported_tasks() == ["generate"]
         (pid,) = pids(client).values()
-    assert not Path(f"/proc/{pid}").exists()
+    assert not alive(pid)
 
 
 async def test_torch_engines_with_a_coordinator(model: Path) -> None:
@@ -126,7 +96,7 @@ def test_kill_9_of_one_of_two_engines_ends_its_requests_alone() -> None:
         streams[0].close()
         eventually(lambda: 1 not in pids(client), "the process is reaped")
         assert tokens(client) == STARTED
-        launcher = client._driver.launcher
+        launcher = client.engine_manager
         launcher.restart(1)
         assert tokens(client, data_parallel_rank=1, retry=True, deadline=20) == STARTED
         first = pids(client)[1]
@@ -136,7 +106,7 @@ def test_kill_9_of_one_of_two_engines_ends_its_requests_alone() -> None:
 
 
 def test_launcher_process_that_outlives_its_engine() -> None:
-    with SyncMPClient(engine_command=stub("--launcher")) as client:
+    with SyncMPClient(engine_command=launched_stub("--launcher")) as client:
         assert tokens(client) == STARTED
         (pid,) = pids(client).values()
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -145,7 +115,7 @@ def test_launcher_process_that_outlives_its_engine() -> None:
         with pytest.raises(EngineDeadError):
             client.get_output(timeout=10)
         assert time.monotonic() - killed < 1.0
-    assert not Path(f"/proc/{pid}").exists()
+    assert not alive(pid)
 
 
 FAILURES = [
@@ -161,7 +131,7 @@ FAILURES = [
 def test_engine_that_ends_before_it_is_ready(options, ending: str, line: str, size: int) -> None:
     started = time.monotonic()
     with pytest.raises(EngineStartupError) as caught:
-        SyncMPClient(engine_command=stub(*options), data_parallel_size=size)
+        SyncMPClient(engine_command=launched_stub(*options), data_parallel_size=size)
     assert time.monotonic() - started < 15
     text = str(caught.value)
     assert f"the engine of rank {caught.value.engine} {ending}" in text
@@ -169,7 +139,7 @@ def test_engine_that_ends_before_it_is_ready(options, ending: str, line: str, si
 
 
 async def test_engine_that_ends_before_it_is_ready_async() -> None:
-    client = AsyncMPClient(engine_command=stub("--fail", "load"))
+    client = AsyncMPClient(engine_command=launched_stub("--fail", "load"))
     with pytest.raises(EngineStartupError, match="rank 0 ended with status 1"):
         await client.connect()
 
@@ -183,9 +153,11 @@ def test_deadline_bounds_the_whole_start_and_names_rank_and_phase() -> None:
     started = time.monotonic()
     with pytest.raises(StartupTimeoutError) as caught:
         SyncMPClient(
-            engine_command=stub("--fail", "stall"), data_parallel_size=2, ready_timeout=3.0,
+            engine_command=launched_stub("--fail", "stall"),
+            data_parallel_size=2,
+            ready_timeout=3.0,
             launch=LaunchOptions(coordinator=False, stop_seconds=2.0),
-        )  # fmt: skip
+        )
     assert time.monotonic() - started < 10
     text = str(caught.value)
     for rank in (0, 1):
@@ -205,68 +177,6 @@ def test_engine_with_other_flags_is_refused() -> None:
         SyncMPClient(engine_command=wrong)
 
 
-def test_engine_that_ignores_sigterm_is_killed_with_what_it_started() -> None:
-    script = (
-        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-        "subprocess.Popen(['sleep', '300']); time.sleep(300)  # {port}"
-    )
-    started = time.monotonic()
-    with pytest.raises(StartupTimeoutError):
-        SyncMPClient(
-            engine_command=[sys.executable, "-c", script], ready_timeout=1.0,
-            launch=LaunchOptions(stop_seconds=0.5),
-        )  # fmt: skip
-    assert time.monotonic() - started < 8
-
-
-def test_closing_ends_requests_first_then_engines_in_order(capfd) -> None:
-    client = SyncMPClient(engine_command=SLOW)
-    client.add_request(EngineCoreRequest("r", PROMPT, sampling_params=LONG))
-    client.get_output(timeout=10)
-    started = time.monotonic()
-    client.close()
-    assert time.monotonic() - started < 5
-    client.close()
-
-
-def test_collected_client_ends_its_engines() -> None:
-    client = SyncMPClient(engine_command=stub())
-    (pid,) = pids(client).values()
-    gone = weakref.ref(client)
-    del client
-    gc.collect()
-    assert gone() is None
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the engine's end")
-
-
-async def test_collected_async_client_ends_its_engines() -> None:
-    client = AsyncMPClient(engine_command=stub())
-    await client.connect()
-    (pid,) = pids(client).values()
-    del client
-    gc.collect()
-    await asyncio.sleep(0)
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the engine's end")
-
-
-def test_async_client_left_with_its_loop() -> None:
-    async def use() -> tuple[AsyncMPClient, int]:
-        client = AsyncMPClient(engine_command=stub())
-        await client.connect()
-        return client, pids(client)[0]
-
-    client, pid = asyncio.run(use())
-    client.close()
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def test_async_client_never_awaited_starts_nothing() -> None:
-    before = holdings(descendants=True)
-    client = AsyncMPClient(engine_command=stub())
-    assert holdings(descendants=True).processes == before.processes
-    client.close()
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -284,30 +194,6 @@ def test_wrong_options(options: dict[str, Any], text: str) -> None:
         SyncMPClient(**options)
 
 
-ORPHANS = """
-import sys, time
-from enginecore_client import SyncMPClient
-client = SyncMPClient(engine_command={command!r}, data_parallel_size=2)
-print(*client._driver.launcher.pids.values(), flush=True)
-time.sleep(300)
-"""
-
-
-def test_engines_end_with_a_client_that_was_killed() -> None:
-    script = ORPHANS.replace("{command!r}", repr(list(SLOW.command)).replace("'--local', ", ""))
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    engines = parent.stdout.readline().split()
-    assert len(engines) == 2
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    for pid in engines:
-        eventually(lambda p=pid: not Path(f"/proc/{p}").exists(), "the end of an orphan")
-    for directory in directories(parent.pid):
-        shutil.rmtree(directory)
-
-
 def test_engines_for_clients_made_by_hand(model: Path) -> None:
     with launch_core_engines(torch(model), data_parallel_size=2) as (manager, coordinator, told):
         assert coordinator is not None
@@ -323,12 +209,12 @@ def test_engines_for_clients_made_by_hand(model: Path) -> None:
             running = dict(manager.pids)
     assert sorted(running) == [0, 1]
     for pid in running.values():
-        assert not Path(f"/proc/{pid}").exists()
+        assert not alive(pid)
 
 
 def test_several_clients_share_launched_engines(tmp_path_factory) -> None:
     with launch_core_engines(
-        stub(), inputs=["ipc://@native-in-a", "ipc://@native-in-b"],
+        launched_stub(), inputs=["ipc://@native-in-a", "ipc://@native-in-b"],
         outputs=["ipc://@native-out-a", "ipc://@native-out-b"],
     ) as (_, coordinator, told):  # fmt: skip
         assert coordinator is None

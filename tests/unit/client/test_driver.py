@@ -77,7 +77,7 @@ class Watching:
 
 def start(monkeypatch) -> tuple[Driver, NoSockets, Lookups]:
     lookups, sockets = Lookups(), NoSockets()
-    monkeypatch.setattr("enginecore_client._driver.Lookup", lookups)
+    monkeypatch.setattr("enginecore_client._dialer.Lookup", lookups)
     engine = {"input_address": "tcp://10.0.0.1:1", "output_address": "tcp://10.0.0.1:2"}
     addresses = ClientAddresses.from_dict(engine | {"stats_update_address": "tcp://old:5"})
     driver = Driver(

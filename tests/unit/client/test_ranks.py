@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from enginecore_client import EngineCommand, RequestRejectedError, engine_ranks
-from enginecore_client._bound import rank_in
 from enginecore_client._command import command_of
-from enginecore_client._peers import MUTE_SECONDS, Peers
+from enginecore_client._peers import MUTE_SECONDS, Peers, Strangers, rank_in
 from enginecore_client._ranks import checked_ranks
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs
@@ -151,3 +150,20 @@ def test_end_of_an_older_process_means_nothing_for_the_next() -> None:
     assert peers.disconnected(20) is None
     assert peers.ranks() == {3, 4}
     assert peers.disconnected(21) == 3
+
+
+def test_strangers_are_reported_once(caplog) -> None:
+    strangers = Strangers("tcp://*:1")
+    for _ in range(3):
+        strangers.refuse(b"\x05\x00", [0, 1])
+        strangers.count(-1, [0, 1])
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "an engine named 0500 dialled in at tcp://*:1 and is ignored; this client's ranks are "
+        "[0, 1]"
+    )
+    for mute in (1, 1, 2, 2, 0, 1):
+        strangers.count(mute, [0])
+    assert [record.getMessage()[:13] for record in caplog.records[1:]] == [
+        "1 connection(", "2 connection(", "1 connection(",
+    ]  # fmt: skip
