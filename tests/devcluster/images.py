@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
+from devcluster.imagestore import ImageStore, run_reporting
 from devcluster.locks import Progress, file_lock
 from devcluster.ociarchive import ImageConfig, write_archive
 from devcluster.packages import IMAGE_PACKAGES, ensure_packages
@@ -29,9 +30,6 @@ _PIP_OPTIONS = (
     "default-timeout",
     "retries",
 )
-# Of this boot only: it counts mounts.
-_RUN_ROOT = Path("/run/enginecore-devcluster/images")
-_REPORT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -65,34 +63,6 @@ BASES: dict[str, BaseImage] = {
 }
 
 
-@dataclass(frozen=True)
-class ImageStore:
-    """Where images are kept and built.
-
-    Attributes:
-        folder: below the cache.
-    """
-
-    folder: Path
-
-    def archive(self, name: str, key: str) -> Path:
-        return self.folder / f"{name.replace('/', '_').replace(':', '_')}-{key}.oci.tar"
-
-    def buildah(self, *arguments: str | Path, progress: Progress | None = None) -> str:
-        """Runs buildah on the store's own storage and returns what it prints.
-
-        Raises:
-            DevclusterError: it failed; the message holds the end of its output.
-        """
-        storage = self.folder / "storage"
-        command: list[str | Path] = ["buildah", "--root", storage, "--runroot", _RUN_ROOT]
-        try:
-            return _run([*command, *arguments], "buildah", progress)
-        finally:
-            # The overlay driver leaves its folder mounted on itself; busy while another one runs.
-            subprocess.run(["umount", storage / "overlay"], capture_output=True, check=False)
-
-
 def build_base(name: str, folder: Path, progress: Progress) -> Path:
     """Makes sure a base image is in the cache.
 
@@ -120,7 +90,7 @@ def build_base(name: str, folder: Path, progress: Progress) -> Path:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(dir=folder, prefix=".base-") as scratch:
             layer = Path(scratch) / "layer.tar"
-            _run(_mmdebstrap(base, layer), "mmdebstrap", progress)
+            run_reporting(_mmdebstrap(base, layer), "mmdebstrap", progress)
             write_archive(layer, target, base_reference(name), ImageConfig())
         size = target.stat().st_size / 1e6
         progress(f"built base image {name}: {size:.0f} MB in {time.monotonic() - started:.0f} s")
@@ -158,6 +128,7 @@ class ImageBuild:
         tag: full name of the image, such as ``localhost/enginecore/operator:0.1.0``.
         base: one of `BASES`, given as the build argument BASE_IMAGE.
         arguments: further build arguments.
+        target: stage to stop after; empty: the last.
     """
 
     dockerfile: Path
@@ -165,6 +136,7 @@ class ImageBuild:
     tag: str
     base: str
     arguments: Mapping[str, str]
+    target: str = ""
 
 
 def build_image(
@@ -190,31 +162,57 @@ def build_image(
     Raises:
         DevclusterError: a tool failed.
     """
-    store = ImageStore(folder)
-    ensure_packages(IMAGE_PACKAGES, progress)
-    base = build_base(build.base, folder, progress)
-    with (
-        file_lock(folder / "storage.lock", "the image store", progress),
-        tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch,
-    ):
-        started = time.monotonic()
-        # What a build left that was killed.
-        store.buildah("rm", "--all")
-        reference = base_reference(build.base)
-        if not store.buildah("images", "--quiet", "--filter", f"reference={reference}"):
-            progress(f"taking {reference} into the image store")
-            identifier = store.buildah("pull", "--quiet", f"oci-archive:{base}").split()[-1]
-            store.buildah("tag", identifier, reference)
-        progress(f"building {build.tag}")
-        arguments = {"BASE_IMAGE": reference, **build.arguments}
-        mounts = build_mounts(environ, Path(scratch))
-        store.buildah(*_bud(build, arguments, mounts), progress=progress)
+    started = time.monotonic()
+    with _open_store(build.base, folder, progress) as store:
+        _build(store, build, progress, environ)
         identifier = store.buildah("images", "--quiet", "--no-trunc", build.tag).strip()
         target = store.archive(build.tag, identifier.rpartition(":")[2][:16])
         if not target.exists():
             _export(store, build.tag, target)
         progress(f"built {build.tag} in {time.monotonic() - started:.0f} s")
     return target
+
+
+def try_build(
+    build: ImageBuild,
+    folder: Path,
+    progress: Progress,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Builds an image as `build_image` does, for nothing but further builds on it.
+
+    Raises:
+        DevclusterError: a tool failed; the message holds the end of its output.
+    """
+    with _open_store(build.base, folder, progress) as store:
+        _build(store, build, progress, environ)
+
+
+@contextlib.contextmanager
+def _open_store(base: str, folder: Path, progress: Progress) -> Iterator[ImageStore]:
+    """Gives the image store, with a base in it, to one builder at a time."""
+    store = ImageStore(folder)
+    ensure_packages(IMAGE_PACKAGES, progress)
+    archive = build_base(base, folder, progress)
+    with file_lock(folder / "storage.lock", "the image store", progress):
+        # What a build left that was killed.
+        store.buildah("rm", "--all")
+        reference = base_reference(base)
+        if not store.buildah("images", "--quiet", "--filter", f"reference={reference}"):
+            progress(f"taking {reference} into the image store")
+            identifier = store.buildah("pull", "--quiet", f"oci-archive:{archive}").split()[-1]
+            store.buildah("tag", identifier, reference)
+        yield store
+
+
+def _build(
+    store: ImageStore, build: ImageBuild, progress: Progress, environ: Mapping[str, str]
+) -> None:
+    progress(f"building {build.tag}")
+    arguments = {"BASE_IMAGE": base_reference(build.base), **build.arguments}
+    with tempfile.TemporaryDirectory(dir=store.folder, prefix=".build-") as scratch:
+        mounts = build_mounts(environ, Path(scratch))
+        store.buildah(*_bud(build, arguments, mounts), progress=progress)
 
 
 def _bud(
@@ -224,6 +222,7 @@ def _bud(
         *("build", "--layers", "--pull-never", "--isolation=chroot", "--network=host"),
         *(f"--volume={mount}" for mount in mounts),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *([f"--target={build.target}"] if build.target else []),
         *("--file", build.dockerfile, "--tag", build.tag, build.context),
     ]
 
@@ -269,21 +268,3 @@ def pip_config(environ: Mapping[str, str]) -> str:
         if value:
             lines.append(f"{option} = {value}")
     return "\n".join(lines) + "\n"
-
-
-def _run(command: Sequence[str | Path], what: str, progress: Progress | None) -> str:
-    started = time.monotonic()
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        while True:
-            try:
-                output, _ = process.communicate(timeout=_REPORT_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                if progress is not None:
-                    progress(f"{what}: {time.monotonic() - started:.0f} s so far")
-        errors.seek(0)
-        complaint = errors.read()
-    if process.returncode != 0:
-        raise DevclusterError(f"{what} failed:\n{(output + complaint).strip()[-3000:]}")
-    return output

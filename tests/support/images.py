@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.images import BASES, ImageBuild, ImageStore, build_image
+from devcluster.images import BASES, ImageBuild, build_image
+from devcluster.imagestore import ImageStore
 from devcluster.locations import Locations
 from devcluster.locks import Progress
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import images
+from devcluster import images, imagestore
 from devcluster.errors import DevclusterError
 
 
@@ -68,5 +68,5 @@ def test_mounts_are_read_only_and_of_what_exists(tmp_path: Path) -> None:
 
 
 def test_archive_names_are_file_names() -> None:
-    path = images.ImageStore(Path("/c")).archive("docker.io/enginecore/operator:1", "abc")
+    path = imagestore.ImageStore(Path("/c")).archive("docker.io/enginecore/operator:1", "abc")
     assert path == Path("/c/docker.io_enginecore_operator_1-abc.oci.tar")
