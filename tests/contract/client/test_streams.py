@@ -178,7 +178,7 @@ async def test_utility_calls(pod: Pod) -> None:
         assert await client.is_sleeping_async() is False
         assert await client.reset_prefix_cache_async() is True
         assert await client.list_loras_async() == set()
-        assert await client.collective_rpc_async("nothing") == [None]
+        assert await client.collective_rpc_async("echo", args=("x",)) == ["x"]
         with pytest.raises(UtilityError, match="no method sleep") as caught:
             await client.sleep_async()
         assert caught.value.engine == 0
