@@ -17,8 +17,8 @@ from enginecore_client import (
     make_async_mp_client,
     make_client,
 )
+from enginecore_client.testing import FakeEngineCore
 from support.protocol_peer import ProtocolPeer
-from support.scripted_core import ScriptedCore
 
 TWO = {
     "input_address": ["tcp://127.0.0.1:9", "tcp://127.0.0.1:11"],
@@ -69,7 +69,7 @@ def test_blocking_clients(peer: ProtocolPeer) -> None:
 
 
 def test_an_engine_in_this_process() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     for given in (engine, lambda: engine):
         client = make_client(False, False, engine=given)
         assert type(client) is InprocClient

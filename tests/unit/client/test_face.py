@@ -19,7 +19,7 @@ from enginecore_client import (
     SyncMPClient,
     ops,
 )
-from support.scripted_core import ScriptedCore
+from enginecore_client.testing import FakeEngineCore
 
 BLOCKING = [InprocClient, SyncMPClient]
 AWAITED = [AsyncMPClient, DPAsyncMPClient, DPLBAsyncMPClient]
@@ -85,7 +85,7 @@ def test_requests_and_shutdown_take_what_callers_of_vllm_give(kind: type[Any]) -
 
 
 def test_a_client_that_blocks_says_so_when_it_is_awaited() -> None:
-    with InprocClient(ScriptedCore()) as client:
+    with InprocClient(FakeEngineCore()) as client:
         for awaited in (
             client.get_output_async(),
             client.add_request_async(EngineCoreRequest("a", [1])),
@@ -115,7 +115,7 @@ def test_a_client_that_is_awaited_says_so_when_it_is_to_block() -> None:
 
 @pytest.mark.parametrize("timeout", ["soon", -1.0, float("nan")])
 def test_shutdown_wants_a_time(timeout: Any) -> None:
-    with InprocClient(ScriptedCore()) as client:
+    with InprocClient(FakeEngineCore()) as client:
         with pytest.raises(RequestRejectedError) as caught:
             client.shutdown(timeout)
         assert caught.value.field == "timeout"

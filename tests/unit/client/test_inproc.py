@@ -23,7 +23,7 @@ from enginecore_client import (
     UtilityError,
 )
 from enginecore_client.ops import IsSleeping
-from support.scripted_core import ScriptedCore
+from enginecore_client.testing import FakeEngineCore
 
 PROMPT = [7, 11, 13]
 DELTA = {"output_kind": OutputKind.DELTA}
@@ -41,7 +41,7 @@ def tokens(client: InprocClient, count: int = 4, **options: Any) -> list[int]:
 
 
 def test_get_output_computes_one_step_each_time() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         client.add_request(request("a"))
         assert engine.steps == 0
@@ -56,7 +56,7 @@ def test_get_output_computes_one_step_each_time() -> None:
 
 
 def test_ids_are_its_own_inside_and_the_callers_outside() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         client.add_request(request("a", 9))
         assert tokens(client, request_id="a") == [7, 11, 13, 7]
@@ -71,7 +71,7 @@ def test_ids_are_its_own_inside_and_the_callers_outside() -> None:
 
 
 def test_the_engine_shares_nothing_with_the_caller() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         mine = request("a")
         client.add_request(mine)
@@ -83,7 +83,7 @@ def test_the_engine_shares_nothing_with_the_caller() -> None:
 
 
 def test_streams_and_get_output_get_their_own() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         client.add_request(request("queued", 3))
         stream = client.generate(PROMPT, SamplingParams(max_tokens=3, **DELTA))
@@ -96,7 +96,7 @@ def test_streams_and_get_output_get_their_own() -> None:
 
 
 def test_aborts_go_straight_to_the_engine() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         client.add_request(request("a", 9))
         stream = client.generate(PROMPT, SamplingParams(max_tokens=9, **DELTA), "b")
@@ -124,7 +124,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("fields", "field"), WRONG, ids=[field for _, field in WRONG])
 def test_wrong_requests_are_refused_as_elsewhere(fields: dict[str, Any], field: str) -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore(max_model_len=100)
     with InprocClient(engine) as client:
         with pytest.raises(RequestRejectedError) as caught:
             client.generate(**({"prompt_token_ids": PROMPT} | fields))
@@ -133,7 +133,7 @@ def test_wrong_requests_are_refused_as_elsewhere(fields: dict[str, Any], field: 
 
 
 def test_what_the_engine_refuses_is_raised_and_forgotten() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     engine.refuse = ValueError("sampling_params.watermarking: not here; leave it out")
     with InprocClient(engine) as client:
         for ask in (lambda: client.add_request(request("a")), lambda: tokens(client)):
@@ -150,14 +150,14 @@ def test_what_the_engine_refuses_is_raised_and_forgotten() -> None:
 @pytest.mark.parametrize("abort", ["abort_requests(5)", "abort_requests('ab')", "None", "[5]"])
 def test_aborts_want_ids(abort: str) -> None:
     wrong: Any = {"None": None, "[5]": [5], "abort_requests(5)": 5}.get(abort, "ab")
-    with InprocClient(ScriptedCore()) as client:
+    with InprocClient(FakeEngineCore()) as client:
         with pytest.raises(RequestRejectedError) as caught:
             client.abort_requests(wrong)
         assert caught.value.field == "request_ids"
 
 
 def test_control_calls() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     engine.results |= {"is_sleeping": False, "collective_rpc": [1, 2], "list_loras": [3]}
     engine.results |= {"sleep": None, "get_weight_version": RuntimeError("gone")}
     with InprocClient(engine) as client:
@@ -183,7 +183,7 @@ def test_control_calls() -> None:
 
 
 def test_a_pause_that_waits_computes_what_is_running() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     engine.results |= {"pause_scheduler": None, "sleep": None}
     with InprocClient(engine) as client:
         for pause in (lambda: client.pause_scheduler("wait"), lambda: client.sleep(0, "wait")):
@@ -194,7 +194,7 @@ def test_a_pause_that_waits_computes_what_is_running() -> None:
 
 
 def test_a_broken_engine_ends_everything_and_says_why() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     cause = MemoryError("no blocks")
 
     def breaks() -> None:
@@ -220,7 +220,7 @@ def test_a_broken_engine_ends_everything_and_says_why() -> None:
 
 
 def test_an_interrupt_in_a_step_is_the_callers() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     presses = iter([KeyboardInterrupt])
 
     def press() -> None:
@@ -236,7 +236,7 @@ def test_an_interrupt_in_a_step_is_the_callers() -> None:
 
 
 def test_closing_ends_everything_and_frees_the_engine() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     gone = weakref.ref(engine)
     client = InprocClient(engine)
     client.add_request(request("a", 9))
@@ -262,7 +262,7 @@ def test_closing_ends_everything_and_frees_the_engine() -> None:
 def test_an_engine_that_cannot_shut_down_is_let_go_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     monkeypatch.setattr(engine, "shutdown", lambda: 1 // 0)
     registry = CollectorRegistry()
     client = InprocClient(engine, registry=registry)
@@ -275,7 +275,7 @@ def test_an_engine_that_cannot_shut_down_is_let_go_all_the_same(
 
 
 def test_a_dropped_client_shuts_its_engine_down() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     client = InprocClient(engine)
     client.add_request(request("a"))
     del client
@@ -285,8 +285,8 @@ def test_a_dropped_client_shuts_its_engine_down() -> None:
 
 def test_a_constructor_that_fails_shuts_the_engine_down() -> None:
     registry = CollectorRegistry()
-    engine = ScriptedCore()
-    with InprocClient(ScriptedCore(), registry=registry):
+    engine = FakeEngineCore()
+    with InprocClient(FakeEngineCore(), registry=registry):
         with pytest.raises(ValueError, match="Duplicated"):
             InprocClient(engine, registry=registry)
         assert engine.ended == 1
@@ -295,7 +295,7 @@ def test_a_constructor_that_fails_shuts_the_engine_down() -> None:
 
 
 def test_a_deadline_ends_the_request() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     engine.paused = True
     with InprocClient(engine) as client:
         stream = client.generate(PROMPT, SamplingParams(max_tokens=9), "slow", deadline=0.1)
@@ -305,7 +305,7 @@ def test_a_deadline_ends_the_request() -> None:
 
 
 def test_threads_share_it_and_one_at_a_time_is_served() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     inside = threading.Semaphore(1)
 
     def alone() -> None:
@@ -330,7 +330,7 @@ def test_threads_share_it_and_one_at_a_time_is_served() -> None:
 
 def test_metrics() -> None:
     registry = CollectorRegistry()
-    with InprocClient(ScriptedCore(), registry=registry, model_name="m") as client:
+    with InprocClient(FakeEngineCore(), registry=registry, model_name="m") as client:
         tokens(client, 3)
         labels = {"model_name": "m", "engine": "0"}
         value = registry.get_sample_value
@@ -342,7 +342,7 @@ def test_metrics() -> None:
 
 
 def test_n_and_output_kinds() -> None:
-    with InprocClient(ScriptedCore()) as client:
+    with InprocClient(FakeEngineCore()) as client:
         several = list(client.generate(PROMPT, SamplingParams(max_tokens=2, n=3)))
         assert {output.index for output in several} == {0, 1, 2}  # type: ignore[attr-defined]
         final = SamplingParams(max_tokens=3, output_kind=OutputKind.FINAL_ONLY)
@@ -351,7 +351,7 @@ def test_n_and_output_kinds() -> None:
 
 
 def test_nothing_is_left_after_thousands_of_requests() -> None:
-    engine = ScriptedCore()
+    engine = FakeEngineCore()
     with InprocClient(engine) as client:
         for number in range(3000):
             if number % 3 == 0:
