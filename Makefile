@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 PACKAGES := client engine-image operator
 INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
 TIERS := api chart e2e model
-SUITES := tests/unit tests/contract tests/api tests/chart tests/e2e
+SUITES := tests/unit tests/fuzz tests/contract tests/api tests/chart tests/e2e
 DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
 
 .PHONY: help env demo demo-down images tiers test soak test-unit test-vllm lint format verify generate bench lock
@@ -57,6 +57,11 @@ test-vllm: $(STAMP) ## What needs a real vLLM (6 GB, built once)
 
 bench: $(STAMP) ## Measure against peers and floors; prints each bar and its verdict
 	PYTHONPATH=tests $(BIN)/python -m bench
+
+FUZZ_SECONDS ?= 60
+
+fuzz: $(STAMP) ## Look for bytes that a decoder neither reads nor refuses (FUZZ_SECONDS=60)
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_SECONDS)
 
 lint: $(STAMP) ## Style, types, import rules
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ messages and is told which lines of enginecore_wire each input reached. A findin
 another status than 0 and prints the input, also as base64; `python -m fuzz FILE` runs one again.
 """
 
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["enginecore_wire"]):
+    from fuzz.bombs import BOMBS
     from fuzz.inputs import join, split
     from fuzz.seeds import seeds
     from fuzz.targets import TARGETS
@@ -21,14 +23,20 @@ import msgspec
 SLOW_SECONDS = 10
 """An input that takes longer is a finding."""
 
-MEMORY_MIB = 3072
-"""A process that holds more is a finding; torch alone takes a good part of the first GiB."""
-
-ALLOCATION_MIB = 256
-"""One allocation of more is a finding."""
+MEMORY_MIB = 512
+"""Memory an input may take: more is refused by the system, and the MemoryError is a finding."""
 
 LONGEST = 1 << 14
 """Bytes of an input."""
+
+WORDS = [
+    bytes.fromhex(text)
+    for text in ("c0", "c2", "c3", "c403616161", "c7000003", "c7010301", "d40100", "d40200",
+                 "d6ffffffffff", "c9ffffffff03", "cb7ff0000000000000", "cb7ff8000000000001",
+                 "cfffffffffffffffff", "d38000000000000000", "d9ff", "dbffffffff", "dc0016",
+                 "dcffff", "ddffffffff", "deffff", "dfffffffff", "90", "80", "93a33c6634", "91" * 9)
+]  # fmt: skip
+"""Items of msgpack to put in: each kind of header, and lengths of what does not follow."""
 
 
 def try_input(data: bytes) -> None:
@@ -40,6 +48,11 @@ def try_input(data: bytes) -> None:
         return
 
 
+def _escaped(word: bytes) -> str:
+    """Return `word` as libFuzzer's dictionaries have it."""
+    return "".join(f"\\x{byte:02x}" for byte in word)
+
+
 def main(arguments: list[str]) -> None:
     """Fuzz for the seconds given, or run the files given once."""
     if arguments and not arguments[0].isdigit():
@@ -47,24 +60,40 @@ def main(arguments: list[str]) -> None:
         atheris.Fuzz()
     seconds, *options = arguments or ["60"]
     with tempfile.TemporaryDirectory(prefix="enginecore-fuzz-") as corpus:
-        for number, (name, frames) in enumerate(seeds()):
-            (Path(corpus) / f"{number:04}").write_bytes(join(name, frames))
+        inputs = Path(corpus) / "inputs"
+        inputs.mkdir()
+        known = [join(name, frames) for name, frames in seeds()]
+        known += [join(name, [bomb[:LONGEST]]) for name in TARGETS for bomb in BOMBS.values()]
+        for number, data in enumerate(known):
+            (inputs / f"{number:04}").write_bytes(data)
+        words = Path(corpus) / "words"
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in WORDS))
         atheris.Setup(
             [
                 sys.argv[0],
                 f"-max_total_time={seconds}",
                 f"-timeout={SLOW_SECONDS}",
-                f"-rss_limit_mb={MEMORY_MIB}",
-                f"-malloc_limit_mb={ALLOCATION_MIB}",
+                "-rss_limit_mb=0",  # _bound_memory does it
                 f"-max_len={LONGEST}",
                 f"-artifact_prefix={tempfile.gettempdir()}/enginecore-fuzz-",
+                f"-dict={words}",
                 "-print_final_stats=1",
                 *options,
-                corpus,
+                str(inputs),
             ],
             try_input,
         )
+        for data in known:
+            try_input(data)  # imports whatever is imported late
+        _bound_memory()
         atheris.Fuzz()
+
+
+def _bound_memory() -> None:
+    """Let this process have MEMORY_MIB more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (MEMORY_MIB << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 if __name__ == "__main__":

@@ -59,9 +59,12 @@ def _requests(dialect: Dialect) -> Target:
     return target
 
 
+_CHECKED = checked_decoder(VOCAB_SIZE)
+
+
 def _checked(frames: Frames) -> None:
     try:
-        request = checked_decoder(VOCAB_SIZE).decode(frames[0], frames[1:])
+        request = _CHECKED.decode(frames[0], frames[1:])
     except msgspec.DecodeError as error:
         problem = decode_problem(error, frames[0])
     else:

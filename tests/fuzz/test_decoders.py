@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.outputs import EngineCoreOutputs
+from fuzz.bombs import BOMBS, HUGE
 from fuzz.inputs import join, split
 from fuzz.seeds import seeds
 from fuzz.targets import TARGETS
@@ -19,13 +20,6 @@ from fuzz.targets import TARGETS
 SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 SEEDS = seeds()
 NAMES = list(TARGETS)
-HUGE = [
-    bytes.fromhex(header)
-    for header in ("ddffffffff", "dfffffffff", "dbffffffff", "c6ffffffff", "c9ffffffff03",
-                   "dd7fffffff", "dcffff", "deffff", "dd00004000")
-]  # fmt: skip
-"""Lengths of what does not follow."""
-
 HEADERS = st.sampled_from(
     [
         *HUGE,
@@ -101,26 +95,8 @@ def test_frames_missing_swapped_and_added(seed, order, extra):
     _try(name, [body, *(pool[place % len(pool)] for place in order)])
 
 
-def _nested(depth, opening, inside=b"\xc0"):
-    return opening * depth + inside
-
-
-BOMBS = [
-    *[pytest.param(huge, id=f"declares-{huge.hex()}") for huge in HUGE],
-    *[pytest.param(_nested(400, huge), id=f"declares-{huge.hex()}-400-deep") for huge in HUGE],
-    pytest.param(_nested(100_000, b"\x91"), id="arrays-deep"),
-    pytest.param(_nested(100_000, b"\x81\xa1a"), id="maps-deep"),
-    pytest.param(b"\xdd\x00\x04\x00\x00" + b"\x91" * 262_144, id="long-and-deep"),
-    pytest.param(b"\xdc\xff\xff" * 900 + b"\xc0" * 70_000, id="each-as-long-as-the-rest"),
-    pytest.param(b"\x93\xa3<f4\xdd\x00\x01\x00\x00" + b"\xcf" + b"\xff" * 8, id="sizes-cut-off"),
-    pytest.param(msgspec.msgpack.encode([["<f4", [2**63] * 50_000, 1]] * 3), id="endless-shape"),
-    pytest.param(msgspec.msgpack.encode([["<f4", [0] * 50_000, 1]] * 3), id="many-dimensions"),
-    pytest.param(msgspec.msgpack.encode({f"{n}": n for n in range(9999)}), id="many-keys"),
-]
-
-
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "within"])
-@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_small_message_costs_little(bomb, inside):
     body = b"\x9a\xa1r\x91\x01\x90\x80\xc0\x00\x80" + bomb if inside else bomb
     for name in NAMES:
