@@ -42,26 +42,28 @@ class EngineInit(msgspec.Struct):
 class ReadyPayload(msgspec.Struct):
     """What an engine tells each client once it can work; unknown keys are ignored.
 
-    The first seventeen are required by vLLM's front end (0.29 and newer).
+    An engine has to send the first seventeen: vLLM's front end insists on them (since 0.29).
+    Defaults stand for what engines of older releases do not tell; before 0.20 the frame that
+    should have this is empty.
     """
 
     max_model_len: int
     num_gpu_blocks: int
-    block_size: int
-    dp_stats_address: str | None
-    dtype: str
-    vllm_version: str
-    world_size: int
-    data_parallel_size: int
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    decode_context_parallel_size: int
-    data_parallel_rank: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    instance_id: str
-    supports_lora: bool
-    max_loras: int
+    block_size: int = 0
+    dp_stats_address: str | None = None
+    dtype: str = ""
+    vllm_version: str = ""
+    world_size: int = 1
+    data_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    data_parallel_rank: int = 0
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    instance_id: str = ""
+    supports_lora: bool = False
+    max_loras: int = 0
     mamba_block_size: int | None = None
     kv_cache_size_tokens: int | None = None
     kv_cache_max_concurrency: float | None = None

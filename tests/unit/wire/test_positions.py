@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from enginecore_wire import handshake, multimodal, outputs
+from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.dialects import Dialect, dialect_of
 from enginecore_wire.layouts import NEWEST, release_of
 from enginecore_wire.positions import LOGPROBS_AS_ARRAYS, MULTIMODAL
@@ -101,3 +103,12 @@ def test_log_probabilities_became_arrays_with_their_fourth_field():
 
 def test_newest_release_is_the_one_this_package_was_made_for():
     assert dialect_of(RELEASES[-1]) == Dialect(NEWEST)
+
+
+@pytest.mark.parametrize("release", [r for r in RELEASES if release_of(r) >= (0, 20)])
+def test_ready_payload_of_every_release_that_has_one_is_read(release):
+    defaults = handshake.ReadyPayload(2048, 7)
+    names = _fields("EngineCoreReadyResponse", release)
+    tree = {name: getattr(defaults, name) for name in names}
+    body = msgspec.msgpack.encode(tree)
+    assert MsgpackDecoder(handshake.ReadyPayload).decode(body) == defaults
