@@ -15,9 +15,11 @@ from enginecore_wire.contract import TransportConfig
 from support.eventually import eventually
 from support.faces import FACES, params
 from support.pod import Pod, client_addresses
+from support.protocol_peer import ProtocolPeer
 
 PROMPT = [7, 11, 13]
 ATTACH_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 
 CLIENT = """
 import json, os, sys
@@ -58,6 +60,18 @@ def test_fault_15341_round_trip_over_ipv6(start_pod, kind: str) -> None:
     outputs = list(face.generate(PROMPT, params(8)))
     assert [t for output in outputs for t in output.new_token_ids] == [7, 11, 13, 7, 11, 13, 7, 11]
     face.close()
+
+
+def test_fault_13298_closing_does_not_wait_for_what_nobody_takes(peer: ProtocolPeer) -> None:
+    client = SyncMPClient(peer.addresses)
+    sockets = client._driver.core._fleet.connections
+    before = set(sockets)
+    peer.close(0)
+    eventually(lambda: set(sockets) - before, "a new pair, whose HELLO nobody takes")
+    begin = time.monotonic()
+    client.close()
+    assert time.monotonic() - begin < CLOSE_SECONDS
+    assert not client.resources._thread.is_alive()
 
 
 async def test_fault_32116_what_a_vanished_client_asked_for_is_aborted(pod: Pod) -> None:

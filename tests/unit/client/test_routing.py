@@ -45,12 +45,14 @@ def test_clients_start_at_different_engines() -> None:
     assert starts == [0, 1, 2, 3]
 
 
-def test_fault_48027_a_stale_report_does_not_hide_own_requests() -> None:
+@pytest.mark.parametrize("stale", [0, 1])
+def test_fault_48027_a_stale_report_does_not_hide_own_requests(stale: int) -> None:
+    """A snapshot that says one request runs on engine 1, again and again."""
     balancer: Balancer[int] = Balancer()
     in_flight = {0: 0, 1: 0}
     for _ in range(100):
         for engine in (0, 1):
-            balancer.report(engine, EngineLoad(0, 0, 0.0))
+            balancer.report(engine, EngineLoad(0, stale * engine, 0.0))
         in_flight[balancer.choose(in_flight)] += 1
     assert abs(in_flight[0] - in_flight[1]) <= 1
 
