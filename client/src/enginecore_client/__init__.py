@@ -14,7 +14,7 @@ from enginecore_client._inproc import InprocClient
 from enginecore_client._launch import launch_core_engines
 from enginecore_client._metrics import start_metrics_server
 from enginecore_client._mp import MPClient
-from enginecore_client._native import NativeOptions
+from enginecore_client._native_options import NativeOptions
 from enginecore_client._outputs import GeneratedOutput
 from enginecore_client._ranks import engine_ranks
 from enginecore_client._sources import AddressSource, FileSource, StaticSource

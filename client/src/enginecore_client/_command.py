@@ -1,5 +1,7 @@
 """How engines are started: what a caller says about it, and the command line it becomes."""
 
+import ipaddress
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,6 +12,8 @@ from enginecore_client.errors import RequestRejectedError
 
 STOP_SECONDS: Final = 10.0
 """How long engines have between SIGTERM and SIGKILL."""
+
+LAST_PORT: Final = 65535
 
 PLACES: Final = ("address", "port", "rank", "size")
 """What stands in braces in a command: where the handshake is, and who the engine is."""
@@ -87,7 +91,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
         host: the IP of this machine that engines dial. With engines elsewhere, requests and
             outputs travel over it too.
         handshake_port: 0 for a free one.
-        coordinator: whether a coordinator is started; None for: with more than one engine.
+        coordinator: whether a coordinator is started; None for: with all of more than one engine.
         parallel_config: what INIT tells engines to set, for those that run in lockstep.
         stop_seconds: from SIGTERM to SIGKILL.
     """
@@ -124,6 +128,31 @@ def command_of(command: "EngineCommand | Sequence[str] | None") -> EngineCommand
             field="engine_command",
         )
     return command if isinstance(command, EngineCommand) else EngineCommand(tuple(given))
+
+
+def check_launch(launch: LaunchOptions) -> None:
+    """Refuse options that cannot be.
+
+    Raises:
+        RequestRejectedError: `field` names the culprit.
+    """
+    port, seconds = launch.handshake_port, launch.stop_seconds
+    try:
+        ipaddress.ip_address(launch.host)
+    except ValueError as error:
+        raise _wrong(
+            "launch.host", launch.host, "an IP of this machine that engines dial"
+        ) from error
+    if type(port) is not int or not 0 <= port <= LAST_PORT:
+        raise _wrong("launch.handshake_port", port, f"0 to {LAST_PORT}, 0 for a free one")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise _wrong("launch.stop_seconds", seconds, "seconds, 0 or more")
+    if not isinstance(launch.parallel_config, Mapping):
+        raise _wrong("launch.parallel_config", launch.parallel_config, "a map of settings")
+
+
+def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
+    return RequestRejectedError(f"{field}: got {value!r}, allowed: {allowed}", field=field)
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

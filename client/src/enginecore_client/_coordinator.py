@@ -1,7 +1,6 @@
 """The coordinator process of launched engines."""
 
 import sys
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,17 +32,17 @@ class CoordinatorProcess:
 
     Args:
         plan: what is launched.
-        path: returns an address for a socket of a name.
+        wanted: where it is to bind; engines and clients find one that is started again there.
         now: monotonic seconds.
     """
 
-    def __init__(self, plan: LaunchPlan, path: Callable[[str], str], now: float) -> None:
+    def __init__(self, plan: LaunchPlan, wanted: CoordinatorAddresses, now: float) -> None:
         self.known: Coordinator | None = None
         self._by = now + START_SECONDS
         command = [
-            sys.executable, "-m", _MODULE, "--engines", str(plan.size),
-            "--input", path("coordinator-input"), "--output", path("coordinator-output"),
-            "--publish", path("loads"), *(["--lockstep"] if plan.lockstep else []),
+            sys.executable, "-m", _MODULE, "--engines", str(plan.size), "--input", wanted.input,
+            "--output", wanted.output, "--publish", wanted.stats_publish,
+            *(["--lockstep"] if plan.lockstep else []),
         ]  # fmt: skip
         self.child = ChildProcess(command, {}, forward=False)
 

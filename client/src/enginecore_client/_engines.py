@@ -10,9 +10,10 @@ import msgspec
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._books import Ids
 from enginecore_client._bound import BoundSocketSet
-from enginecore_client._command import EngineCommand, LaunchOptions, command_of
+from enginecore_client._command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._connection import Transport
-from enginecore_client._native import Facts, NativeOptions, NativeTransport
+from enginecore_client._native import NativeTransport
+from enginecore_client._native_options import Facts, NativeOptions, check_options
 from enginecore_client._pairs import SocketSet
 from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks
@@ -59,6 +60,7 @@ def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) ->
         AddressError: the addresses are wrong.
         RequestRejectedError: what was chosen does not go together.
     """
+    check_options(choice.native)
     if addresses is None:
         return _launched(choice, ids)
     if choice.command is not None:
@@ -165,6 +167,7 @@ def _launched(choice: EngineChoice, ids: Ids) -> Engines:
             field="client_count",
         )
     command = command_of(choice.command)
+    check_launch(choice.launch)
     expected = managed_ranks(choice)
     size = choice.data_parallel_size or max(expected) + 1
     started = expected

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from enginecore_client._command import EngineCommand, LaunchOptions, command_of
+from enginecore_client._command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks
 from enginecore_wire.handshake import EngineAddresses
@@ -52,6 +52,7 @@ def launch_core_engines(
     from enginecore_client._launcher import Launcher  # noqa: PLC0415 - rarely needed
 
     command = command_of(engine_command)
+    check_launch(launch)
     ranks = tuple(engine_ranks(data_parallel_size))
     started = ranks
     if launch.local_ranks is not None:

@@ -26,11 +26,14 @@ from enginecore_client._plan import LaunchListener, LaunchPlan
 from enginecore_client._process import KILL_SECONDS, ChildProcess, end_all, ending_of
 from enginecore_client.errors import AddressError, EngineCoreError, EngineStartupError
 from enginecore_client.zmq_sockets import last_endpoint, make_zmq_socket
+from enginecore_wire.coordination import CoordinatorAddresses
 from enginecore_wire.handshake import EngineAddresses
 
 _LOG = logging.getLogger("enginecore_client")
 
 TURN_SECONDS: Final = 0.1
+AGAIN_SECONDS: Final = 1.0
+"""A coordinator is not started more often than this."""
 
 
 class Launcher:
@@ -39,6 +42,12 @@ class Launcher:
     Args:
         plan: what to start.
         listener: told what becomes of them; it can be set later.
+
+    Attributes:
+        failure: why the start failed, None as long as it has not.
+        coordinator: None where there is none, or while it is not known.
+        addresses: what engines are told.
+        handshake_address: where they ask, "" while it is not bound.
     """
 
     def __init__(self, plan: LaunchPlan, listener: LaunchListener | None = None) -> None:
@@ -47,6 +56,7 @@ class Launcher:
         self.failure: EngineCoreError | None = None
         self.coordinator: Coordinator | None = None
         self.addresses: EngineAddresses | None = None
+        self.handshake_address = ""
         self.on_change: Callable[[], None] = _nothing
         self._directory = tempfile.mkdtemp(prefix=f"enginecore-launch-{os.getpid()}-")
         self._remove = weakref.finalize(self, _remove, self._directory, os.getpid())
@@ -149,11 +159,13 @@ class Launcher:
         self._handshake = make_zmq_socket(
             self._context, f"tcp://{host}:{options.handshake_port}", zmq.ROUTER, linger=0
         )
-        self._port = int(last_endpoint(self._handshake).rpartition(":")[2])
+        self.handshake_address = last_endpoint(self._handshake)
+        self._port = int(self.handshake_address.rpartition(":")[2])
         self._ranks = {rank: local and rank in self.plan.ranks for rank in self.plan.expected}
         self._desk = Desk(self._ranks, self.addresses, options.parallel_config)
         if self.plan.coordinated:
-            self._coordinator = CoordinatorProcess(self.plan, self.path, time.monotonic())
+            wanted = (self.path(f"coordinator-{name}") for name in ("input", "output", "loads"))
+            self._start_coordinator(CoordinatorAddresses(*wanted))
         else:
             self._start_engines()
 
@@ -206,8 +218,14 @@ class Launcher:
         if error.rank is not None and self._desk.stages[error.rank] is Stage.NEW:
             self._fail(EngineStartupError(f"handshake refused: {error.message}", engine=error.rank))
 
+    def _start_coordinator(self, wanted: CoordinatorAddresses) -> None:
+        now = time.monotonic()
+        self._coordinator = CoordinatorProcess(self.plan, wanted, now)
+        self._coordinator_again_at = now + AGAIN_SECONDS
+
     def _look_at_coordinator(self) -> None:
         if self._coordinator is None:
+            self._start_coordinator_again()
             return
         try:
             found = self._coordinator.look(time.monotonic())
@@ -222,10 +240,18 @@ class Launcher:
         if found is not None:
             self._coordinated(found)
 
+    def _start_coordinator_again(self) -> None:
+        """Replace a coordinator that ended; its sockets find the new one by themselves."""
+        if self.coordinator is not None and time.monotonic() >= self._coordinator_again_at:
+            self._start_coordinator(self.coordinator.addresses)
+
     def _coordinated(self, found: Coordinator) -> None:
         """Take over where the coordinator is, and start what waited for that."""
         assert self.addresses is not None
+        again = self.coordinator is not None
         self.coordinator = found
+        if again:
+            return
         self.addresses = msgspec.structs.replace(
             self.addresses,
             coordinator_input=found.addresses.input,

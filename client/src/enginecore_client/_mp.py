@@ -13,7 +13,7 @@ from enginecore_client._core import ClientCore, CoreSettings
 from enginecore_client._driver import Driver, Sink
 from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
-from enginecore_client._native import NativeOptions
+from enginecore_client._native_options import NativeOptions
 from enginecore_client._options import (
     LAUNCH_DEFAULTS,
     NATIVE_DEFAULTS,

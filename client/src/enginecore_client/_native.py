@@ -10,15 +10,20 @@ again to a client it has lost sight of. Two things follow:
 """
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from enginecore_client._addresses import BoundEndpoint, ClientAddresses, Endpoint
 from enginecore_client._admission import unusable
 from enginecore_client._connection import Connection, Opening, Transport
+from enginecore_client._native_options import Facts
 from enginecore_client._states import NATIVE_TRANSITIONS, Channel, Move, State
-from enginecore_client.errors import EngineCoreError, EngineDeadError, ProtocolMismatchError
+from enginecore_client.errors import (
+    EngineCoreError,
+    EngineDeadError,
+    ProtocolMismatchError,
+)
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import ControlMessage, Limits, Phase, PhaseChange, Ready
 from enginecore_wire.dialects import confirm
@@ -28,47 +33,8 @@ from enginecore_wire.layouts import LayoutError
 from enginecore_wire.outputs import is_last_word
 from enginecore_wire.requests import RequestType, UtilityCall
 
-IN_FLIGHT: Final = 65536
-"""Engines without a server in front of them bound nothing; this bounds the client's memory."""
-
 _PROBE_METHOD: Final = "is_sleeping"
 """Answered between two steps by every engine, whatever else it is doing."""
-
-
-class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client knows or wants of engines that dial in.
-
-    Attributes:
-        vocab_size: token ids from this one on are refused; None where nobody knows it. vLLM's
-            READY payload does not say, and a token id past the vocabulary kills its engine.
-        hidden_size: width of prompt embeddings, for engines that take them; 0 for token ids only.
-        modalities: what multimodal items may be, for engines that take them.
-        engine_version: the engines' version as declared, such as "0.32.0". Engines before 0.23 do
-            not announce it; what they announce is checked against it.
-        model_name: shown in metrics.
-        probe_seconds: an engine that says nothing this long, not even when asked, is given up;
-            None to wait for ever. No engine is asked while it runs a control call.
-        in_flight: most unfinished requests per engine.
-        running_facts: what the engines said about themselves (`engine_facts` of the client before
-            this one), if they run already: an engine says READY once in its life. They are used
-            as soon as they answer.
-    """
-
-    vocab_size: int | None = None
-    hidden_size: int = 0
-    modalities: tuple[str, ...] = ()
-    engine_version: str = ""
-    model_name: str = ""
-    probe_seconds: float | None = None
-    in_flight: int = IN_FLIGHT
-    running_facts: dict[str, Any] | None = None
-
-
-class Facts(NamedTuple):
-    """What every connection of one client needs to know."""
-
-    client_index: int
-    options: NativeOptions
 
 
 class NativeConnection(Connection):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from enginecore_client._command import EngineCommand, LaunchOptions
-from enginecore_client._native import NativeOptions
+from enginecore_client._native_options import NativeOptions
 from enginecore_client._routing import LoadScore
 from enginecore_client._sequences import TextTokenizer
 from enginecore_client.errors import RequestRejectedError

@@ -22,9 +22,9 @@ class LaunchPlan(NamedTuple):
 
     @property
     def coordinated(self) -> bool:
-        """Whether a coordinator is started."""
+        """Whether a coordinator is started: it needs all engines."""
         wanted = self.options.coordinator
-        return self.size > 1 if wanted is None else wanted
+        return 1 < self.size == len(self.expected) if wanted is None else wanted
 
 
 class LaunchListener(Protocol):

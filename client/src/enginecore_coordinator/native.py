@@ -138,8 +138,8 @@ class NativeCoordinator:
                 if items[:1] == [_SCALE]:
                     self._expect(msgspec.convert(items[1], int))
                 else:
-                    msgspec.convert(items, FirstRequest)
-                    self._follow(self._waves.first_request())
+                    request = msgspec.convert(items, FirstRequest)
+                    self._follow(self._waves.first_request(request.wave))
             except (msgspec.DecodeError, LookupError) as error:
                 logger.warning("message of a client ignored: %s", error)
 

@@ -39,14 +39,18 @@ class WaveBook:
         self.running = False
         self._lockstep = lockstep
 
-    def first_request(self) -> Effect:
-        """Take note that a client sent a request while it believed that engines pause.
+    def first_request(self, wave: int) -> Effect:
+        """Take note that a client sent a request while it believed that engines pause in `wave`.
 
-        It may be right, or behind: both ask for the wave that comes now. That engines run is
-        not concluded from waking them; rank 0 says so, or they are woken again.
+        It may be right, or behind: both ask for the wave that comes now. It is ahead of a
+        coordinator that was started again. That engines run is not concluded from waking them;
+        rank 0 says so, or they are woken again.
         """
-        if not self._lockstep or self.running:
+        if not self._lockstep or (self.running and wave <= self.wave):
             return NOTHING
+        if wave > self.wave:
+            self.wave = wave
+            self.running = False
         return Effect(Wake(self.wave))
 
     def completed(self, wave: int) -> Effect:

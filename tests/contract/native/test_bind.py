@@ -15,13 +15,13 @@ from enginecore_client import (
     EngineCoreRequest,
     EngineDeadError,
     FinishReason,
+    NativeOptions,
     OutputKind,
     RequestTimeoutError,
     SamplingParams,
     StartupTimeoutError,
     SyncMPClient,
 )
-from enginecore_client._native import NativeOptions
 from enginecore_client.ops import CollectiveRpc
 from support.eventually import eventually
 from support.native_engines import FREE, Handshakes, stub_engine

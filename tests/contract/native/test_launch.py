@@ -4,11 +4,14 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 
 from enginecore_client import (
     AsyncMPClient,
@@ -24,8 +27,9 @@ from enginecore_client import (
     SyncMPClient,
     launch_core_engines,
 )
-from support.eventually import eventually
-from support.native_engines import alive, launched_stub, pids
+from enginecore_wire.coordination import LoadReport
+from support.eventually import eventually, eventually_async
+from support.native_engines import alive, launched_stub, pids, stub_engine
 from support.tiny_llama import VOCAB_SIZE, write_tiny_llama
 
 PROMPT = [7, 11, 13]
@@ -187,11 +191,78 @@ def test_engine_with_other_flags_is_refused() -> None:
         ({"engine_command": SLOW, "client_count": 2}, "use launch_core_engines"),
         ({"engine_command": SLOW, "client_addresses": "x"}, "leave one of them out"),
         ({"engine_command": SLOW, "launch": LaunchOptions(local_ranks=(5,))}, "engine_ranks"),
+        ({"engine_command": SLOW, "launch": LaunchOptions(host="here")}, "launch.host: got 'here'"),
+        ({"engine_command": SLOW, "launch": LaunchOptions(handshake_port=-1)}, "handshake_port"),
+        ({"engine_command": SLOW, "launch": LaunchOptions(stop_seconds=-1)}, "launch.stop_seconds"),
+        ({"engine_command": SLOW, "native": NativeOptions(vocab_size=0)}, "native.vocab_size"),
+        ({"engine_command": SLOW, "native": NativeOptions(in_flight=0)}, "native.in_flight"),
+        ({"engine_command": SLOW, "native": NativeOptions(hidden_size=-1)}, "native.hidden_size"),
+        ({"engine_command": SLOW, "native": NativeOptions(probe_seconds=0)}, "probe_seconds"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(RequestRejectedError, match=text):
         SyncMPClient(**options)
+
+
+async def test_some_ranks_are_started_elsewhere(caplog) -> None:
+    options = LaunchOptions(local_ranks=(0,), coordinator=False)
+    client = AsyncMPClient(engine_command=SLOW, data_parallel_size=2, launch=options)
+    manager = client.engine_manager
+    assert manager is not None
+    port = await eventually_async(lambda: manager.handshake_address.rpartition(":")[2], "its port")
+    with stub_engine(int(port), 1, "--tokens", "5") as elsewhere:
+        async with client:
+            assert sorted(manager.pids) == [0]
+            both = [await collect(client, data_parallel_rank=rank) for rank in (0, 1)]
+            assert both == [STARTED, STARTED]
+            with stub_engine(int(port), 1) as second:
+                await eventually_async(
+                    lambda: "is in use" in caplog.text, "a refusal of the second one"
+                )
+                assert second.process.poll() is None
+            elsewhere.process.kill()
+            with pytest.raises(EngineDeadError) as caught:
+                await client.get_output_async()
+            assert caught.value.engine == 1
+            with stub_engine(int(port), 1):
+                again = {"data_parallel_rank": 1, "retry": True, "deadline": 20}
+                assert await collect(client, **again) == STARTED
+
+
+def test_client_made_in_a_thread_that_ends() -> None:
+    made: list[SyncMPClient] = []
+    thread = threading.Thread(
+        target=lambda: made.append(SyncMPClient(engine_command=launched_stub()))
+    )
+    thread.start()
+    thread.join()
+    with made[0] as client:
+        for _ in range(3):
+            assert tokens(client) == STARTED
+
+
+def test_coordinator_that_was_killed_is_started_again(model: Path) -> None:
+    with SyncMPClient(engine_command=torch(model), data_parallel_size=2) as client:
+        manager = client.engine_manager
+        assert manager is not None
+        first = manager.coordinator
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        assert len(tokens(client)) == 5
+        second = eventually(
+            lambda: manager.coordinator if manager.coordinator != first else None, "another one"
+        )
+        assert second.addresses == first.addresses
+        feed = zmq.Context.instance().socket(zmq.XSUB)
+        feed.connect(second.addresses.stats_publish)
+        feed.send(b"\x01")
+        try:
+            assert feed.poll(10_000)
+            assert len(msgspec.msgpack.decode(feed.recv(), type=LoadReport).loads or ()) == 2
+        finally:
+            feed.close(0)
+            zmq.Context.instance().term()
 
 
 def test_engines_for_clients_made_by_hand(model: Path) -> None:

@@ -21,10 +21,16 @@ def book(*steps: tuple[str, int]) -> WaveBook:
 
 
 EFFECTS = [
-    ("first request wakes all", book(), ("first_request",), Effect(Wake(0))),
-    ("and again until they run", book(), ("first_request",), Effect(Wake(0))),
-    ("no wake while they run", book(("started", 0)), ("first_request",), NOTHING),
-    ("wakes into the wave that comes", book(("completed", 4)), ("first_request",), Effect(Wake(5))),
+    ("first request wakes all", book(), ("first_request", 0), Effect(Wake(0))),
+    ("and again until they run", book(), ("first_request", 0), Effect(Wake(0))),
+    ("no wake while they run", book(("started", 0)), ("first_request", 0), NOTHING),
+    (
+        "wakes into the wave that comes",
+        book(("completed", 4)),
+        ("first_request", 3),
+        Effect(Wake(5)),
+    ),
+    ("started again, a client knows", book(), ("first_request", 6), Effect(Wake(6))),
     ("an end is told", book(("started", 2)), ("completed", 2), Effect(publish=True)),
     ("an end nobody knew of", book(), ("completed", 7), Effect(publish=True)),
     ("an end that is known", book(("completed", 2)), ("completed", 2), NOTHING),
@@ -50,7 +56,7 @@ def test_effect(waves: WaveBook, message, effect: Effect) -> None:
 
 def test_independent_engines_have_no_waves() -> None:
     waves = WaveBook(lockstep=False)
-    assert [waves.first_request(), waves.started(1), waves.completed(1)] == [NOTHING] * 3
+    assert [waves.first_request(2), waves.started(1), waves.completed(1)] == [NOTHING] * 3
     assert (waves.wave, waves.running) == (0, False)
 
 
@@ -135,8 +141,8 @@ class World:
             self.finished += 1
 
     def first_request(self, client: int) -> None:
-        msgspec.msgpack.decode(self.up[client].popleft(), type=FirstRequest)
-        self.follow(self.book.first_request())
+        said = msgspec.msgpack.decode(self.up[client].popleft(), type=FirstRequest)
+        self.follow(self.book.first_request(said.wave))
 
     def publish(self, client: int) -> None:
         self.clients[client].published(*self.down[client].popleft())
@@ -153,8 +159,11 @@ class World:
             for wakes in self.wakes:
                 wakes.append(effect.wake.wave)
         if effect.publish:
-            for down in self.down:
-                down.append((self.book.wave, self.book.running))
+            self.tell_clients()
+
+    def tell_clients(self) -> None:
+        for down in self.down:
+            down.append((self.book.wave, self.book.running))
 
     def step(self, rank: Rank) -> None:
         """Enter the step; it is done once all are in it, and until then hears nothing."""
@@ -176,18 +185,23 @@ class World:
             each.wave += 1
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_no_request_waits_for_ever(seed: int) -> None:
+@pytest.mark.parametrize("forgets", [False, True], ids=["lives", "starts again"])
+@pytest.mark.parametrize("seed", range(300))
+def test_no_request_waits_for_ever(seed: int, forgets: bool) -> None:
     requests = 12
     world = World(seed, requests)
-    for _ in range(20_000):
+    for turn in range(20_000):
         moves = world.moves()
         if not moves:
             break
         world.random.choice(moves)()
+        if forgets and turn == 60:
+            world.book = WaveBook(lockstep=True)
+            world.tell_clients()
     assert not world.moves()
     assert world.finished == requests
     assert all(not rank.wants_step for rank in world.ranks)
     assert len({rank.wave for rank in world.ranks}) == 1
-    assert world.book.wave == world.ranks[0].wave
-    assert not world.book.running
+    if not forgets:
+        assert world.book.wave == world.ranks[0].wave
+        assert not world.book.running

@@ -1,0 +1,76 @@
+"""What a client knows or wants of engines that dial in."""
+
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from enginecore_client.errors import RequestRejectedError
+
+IN_FLIGHT: Final = 65536
+"""Engines without a server in front of them bound nothing; this bounds the client's memory."""
+
+
+class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client knows or wants of engines that dial in.
+
+    Attributes:
+        vocab_size: token ids from this one on are refused; None where nobody knows it. vLLM's
+            READY payload does not say, and a token id past the vocabulary kills its engine.
+        hidden_size: width of prompt embeddings, for engines that take them; 0 for token ids only.
+        modalities: what multimodal items may be, for engines that take them.
+        engine_version: the engines' version as declared, such as "0.32.0". Engines before 0.23 do
+            not announce it; what they announce is checked against it.
+        model_name: shown in metrics.
+        probe_seconds: an engine that says nothing this long, not even when asked, is given up;
+            None to wait for ever. No engine is asked while it runs a control call.
+        in_flight: most unfinished requests per engine.
+        running_facts: what the engines said about themselves (`engine_facts` of the client before
+            this one), if they run already: an engine says READY once in its life. They are used
+            as soon as they answer.
+    """
+
+    vocab_size: int | None = None
+    hidden_size: int = 0
+    modalities: tuple[str, ...] = ()
+    engine_version: str = ""
+    model_name: str = ""
+    probe_seconds: float | None = None
+    in_flight: int = IN_FLIGHT
+    running_facts: dict[str, Any] | None = None
+
+
+def check_options(options: NativeOptions) -> None:
+    """Refuse options that cannot be.
+
+    Raises:
+        RequestRejectedError: `field` names the culprit.
+    """
+    seconds = options.probe_seconds
+    for field, value, low in (
+        ("vocab_size", 1 if options.vocab_size is None else options.vocab_size, 1),
+        ("hidden_size", options.hidden_size, 0),
+        ("in_flight", options.in_flight, 1),
+    ):
+        if type(value) is not int or value < low:
+            raise _wrong(field, value, f"an integer, {low} or more")
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < inf):
+        raise _wrong("probe_seconds", seconds, "seconds above 0, or None")
+    for field, text in (
+        ("engine_version", options.engine_version),
+        ("model_name", options.model_name),
+    ):
+        if not isinstance(text, str):
+            raise _wrong(field, text, "a string")
+
+
+def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
+    text = f"native.{field}: got {value!r}, allowed: {allowed}"
+    return RequestRejectedError(text, field=f"native.{field}")
+
+
+class Facts(NamedTuple):
+    """What every connection of one client needs to know."""
+
+    client_index: int
+    options: NativeOptions
