@@ -104,20 +104,18 @@ class Tokenizer:
         return b"".join(pieces[token] for token in token_ids if 0 <= token < size)
 
     def complete(self, params: SamplingParams) -> SamplingParams:
-        """Return `params` with the ids at which this model ends and those of words to avoid, as an
-        engine needs them. What is there already stays."""
+        """Return `params` with the ids an engine needs: where this model ends, words to avoid."""
         own, *others = self.eos_token_ids or (None,)
         if params.eos_token_id is not None:
             own = params.eos_token_id
         stops = [*(params.stop_token_ids or ()), *([] if params.ignore_eos else others)]
         stops = list(dict.fromkeys(stops))
-        ends = [*([] if params.ignore_eos or own is None else [own]), *stops]
-        ends = sorted({*ends, *params.all_stop_token_ids})
+        eos = [] if params.ignore_eos or own is None else [own]
         return msgspec.structs.replace(
             params,
             eos_token_id=own,
             stop_token_ids=stops or None,
-            all_stop_token_ids=ends,
+            all_stop_token_ids=sorted({*eos, *stops, *params.all_stop_token_ids}),
             bad_words_token_ids=params.bad_words_token_ids or self._words(params.bad_words),
         )
 

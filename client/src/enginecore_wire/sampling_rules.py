@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from enginecore_wire.logprob_rules import check_logprobs
 from enginecore_wire.problems import FieldProblem, RequestLimits, outside
 from enginecore_wire.requests import RepetitionDetection, SamplingParams, StructuredOutputs
-from enginecore_wire.tensors import Tensor
 
 MAX_COUNT: Final = 2**31 - 1
 """Largest number of tokens the workers' 32-bit counters hold."""
@@ -42,7 +42,6 @@ _FLOATS: Final = (
     ("presence_penalty", -2.0, 2.0, "-2 to 2"),
     ("frequency_penalty", -2.0, 2.0, "-2 to 2"),
 )
-_ARRAY_INTEGERS: Final = frozenset(("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"))
 _PREFIX: Final = "sampling_params."
 
 
@@ -60,7 +59,7 @@ def check_sampling(
         _check_numbers(params)
         or _check_lengths(params, limits)
         or _check_token_ids(params, limits.vocab_size)
-        or _check_logprobs(params, limits, prompt_length)
+        or check_logprobs(params, limits, prompt_length)
         or _check_text(params)
         or _check_rest(params, prompt_length)
     )
@@ -162,45 +161,6 @@ def _check_bad_words(words: list[list[int]], vocab_size: int) -> FieldProblem | 
         return _bad(name, "a word without tokens", "at least one token id per word")
     return _check_ids(name, [token for word in words for token in word],
                       MAX_BAD_WORD_TOKENS, vocab_size)  # fmt: skip
-
-
-def _check_logprobs(
-    params: SamplingParams, limits: RequestLimits, prompt_length: int
-) -> FieldProblem | None:
-    most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
-    for name, count in (
-        ("logprobs", params.logprobs),
-        ("prompt_logprobs", params.prompt_logprobs),
-    ):
-        if count is None:
-            continue
-        wanted = limits.vocab_size if count == -1 else count
-        if not 0 <= wanted <= most:
-            return _bad(name, count, f"0 to {most}", "start the engine with a larger max_logprobs")
-    ids = params.logprob_token_ids
-    if ids is not None and params.logprobs is not None and params.logprobs != len(ids):
-        return _bad("logprobs", params.logprobs, f"{len(ids)}, as logprob_token_ids has")
-    rows, start = params.prompt_logprob_token_ids, params.prompt_logprob_start
-    if rows is None:
-        if start is not None:
-            return _bad("prompt_logprob_start", start, "nil without prompt_logprob_token_ids")
-        return None
-    if start is not None and start < 0:
-        return _bad("prompt_logprob_start", start, "at least 0")
-    return _check_rows(rows, prompt_length - 1 - (start or 0), most, limits.vocab_size)
-
-
-def _check_rows(rows: Tensor, count: int, most: int, vocab_size: int) -> FieldProblem | None:
-    name = "prompt_logprob_token_ids"
-    if rows.dtype not in _ARRAY_INTEGERS:
-        return _bad(name, f"dtype {rows.dtype}", "an integer dtype of numpy, such as <i4")
-    shape = list(rows.shape)
-    if len(shape) != 2 or shape[0] != count or not 1 <= shape[1] <= most:
-        return _bad(name, f"shape {shape}", f"[{max(count, 0)}, 1 to {most}]")
-    flat = [token for row in rows.tolist() for token in row]
-    if not flat or min(flat) < -1 or max(flat) >= vocab_size:
-        return _bad(name, "a token id outside the vocabulary", f"-1 (padding) to {vocab_size - 1}")
-    return None
 
 
 def _check_text(params: SamplingParams) -> FieldProblem | None:
