@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from enginecore_client import AsyncMPClient, SamplingParams, SyncMPClient
+from enginecore_client import AsyncMPClient, OutputKind, SamplingParams, SyncMPClient
 from enginecore_client.text import Detokenizer, Tokenizer, read_text, read_text_async
 from enginecore_wire.contract import ModelConfig
 from support.checkpoint import fetch_checkpoint
@@ -14,6 +14,7 @@ from support.pod import Pod, client_addresses, stub_config
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
+FINAL = OutputKind.FINAL_ONLY
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is the capital of France?"},
@@ -73,4 +74,10 @@ async def test_a_streams_text_until_a_stop_string(tokenizer: Tokenizer) -> None:
             detokenizer = Detokenizer(tokenizer, "STOP", include_stop=True)
             text = "".join(read_text(client.generate(prompt, params), detokenizer))
         assert text == "one 🙂 two 日本 three STOP"
+        with SyncMPClient(client_addresses([pod]), tokenizer=tokenizer) as client:
+            wanted = SamplingParams(max_tokens=2000, n=2, stop=["STOP"], output_kind=FINAL)
+            outputs = list(client.generate(prompt, wanted))
+        assert {output.index for output in outputs} == {0, 1}
+        assert {output.text for output in outputs} == {"one 🙂 two 日本 three "}
+        assert {output.stop_reason for output in outputs} == {"STOP"}
         eventually(lambda: pod.status().in_flight == 0, "aborted")
