@@ -30,7 +30,9 @@ from enginecore_wire.control import (
     Timers,
     Unknown,
 )
+from enginecore_wire.dialects import dialect_in
 from enginecore_wire.frames import Frame, control_type, decode_control, encode_control
+from enginecore_wire.layouts import LayoutError
 from enginecore_wire.outputs import is_last_word
 from enginecore_wire.version import LAYOUTS, PROTOCOL_MINIMUM, PROTOCOL_VERSION
 
@@ -208,6 +210,11 @@ class PodConnection(Connection):
         ):
             self._end(Move.GONE, mismatch(ready.protocol, ready.layout), now)
             return None
+        try:
+            dialect = dialect_in(ready.layout, ready.runtime_version)
+        except LayoutError as error:
+            self._end(Move.GONE, ProtocolMismatchError(str(error)), now)
+            return None
         wrong = unusable(ready)
         if wrong is not None:
             text = f"the pod's READY cannot be used: {wrong}; update or repair the pod"
@@ -217,6 +224,7 @@ class PodConnection(Connection):
             self.lose(f"epoch {ready.epoch} answers where epoch {self.ready.epoch} was", now)
             return None
         self.ready = ready
+        self.dialect = dialect
         self.live_clients = ready.live_clients
         self.broken_at = None
         self.refusal = None

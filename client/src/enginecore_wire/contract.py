@@ -48,12 +48,14 @@ class RuntimeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `command` is the whole command of a custom runtime; `args` are appended to the command
     of every type. `$(ENGINECORE_HANDSHAKE_PORT)` and `$(ENGINECORE_HANDSHAKE_ADDRESS)` in
-    them are replaced.
+    them are replaced. `version` is the vLLM release whose messages the engine speaks, for
+    engines that do not report it themselves (vLLM does since 0.23).
     """
 
     type: Literal["torch", "vllm", "custom"] = "torch"
     command: list[str] = []
     args: list[str] = []
+    version: str = ""
 
 
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

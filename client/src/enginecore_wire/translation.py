@@ -41,10 +41,7 @@ def request_encoder(dialect: Dialect = NATIVE) -> MsgpackEncoder:
     With another dialect than the newest, `encode` raises ValueError for a request with a field
     that the engine's release has no place for (see `not_carried`).
     """
-    same = (NATIVE.request, NATIVE.lora, NATIVE.pooling)
-    if (dialect.request, dialect.lora, dialect.pooling) == same:
-        return MsgpackEncoder()
-    return _RequestEncoder(dialect)
+    return MsgpackEncoder() if same_requests(dialect) else _RequestEncoder(dialect)
 
 
 def request_decoder(
@@ -60,11 +57,23 @@ def request_decoder(
     return _Translated(_request_variant(dialect, vocab_size))
 
 
+def request_type(dialect: Dialect = NATIVE) -> type[Any]:
+    """Return the type ADD bodies are decoded as: its fields name the positions."""
+    return EngineCoreRequest if same_requests(dialect) else _request_variant(dialect).wire
+
+
+def same_requests(dialect: Dialect) -> bool:
+    """Say whether requests are written as this package's types are."""
+    same = (NATIVE.request, NATIVE.lora, NATIVE.pooling)
+    return (dialect.request, dialect.lora, dialect.pooling) == same
+
+
 def outputs_decoder(dialect: Dialect = NATIVE) -> MsgpackDecoder[EngineCoreOutputs]:
     """Return the decoder of EngineCoreOutputs bodies.
 
     Engines before 0.20 repeat the count of cached tokens with every output of a request, so
-    `prefill_stats` is set in all of them.
+    `prefill_stats` is set in all of them. An output whose positions from 9 on are all nil, as
+    the engine server writes those of its own, is read in every dialect.
     """
     if dialect.output == NATIVE.output:
         return MsgpackDecoder(EngineCoreOutputs)
@@ -228,8 +237,10 @@ def _sampling_with_eos(request: Any) -> SamplingParams | None:
 
 @cache
 def _outputs_variant(dialect: Dialect) -> Variant[EngineCoreOutputs]:
-    types: dict[str, Any] = {"num_cached_tokens": int, "num_external_computed_tokens": int}
-    read: dict[str, Take] = {}
+    types: dict[str, Any] = dict.fromkeys(
+        ("num_cached_tokens", "num_external_computed_tokens", "num_nans_in_logits"), int | None
+    )
+    read: dict[str, Take] = {"num_nans_in_logits": lambda output: output.num_nans_in_logits or 0}
     if "prefill_stats" not in dialect.output:
         read["prefill_stats"] = _prefill_stats
     if dialect.release < LOGPROBS_AS_ARRAYS:

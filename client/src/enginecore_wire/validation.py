@@ -15,6 +15,7 @@ import msgspec
 
 from enginecore_wire.codec import Buffer, MsgpackDecoder
 from enginecore_wire.control import RejectCode
+from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.multimodal_rules import check_features
 from enginecore_wire.problems import FieldProblem, RequestLimits, outside
 from enginecore_wire.prompt_rules import check_prompt, prompt_length
@@ -26,6 +27,7 @@ from enginecore_wire.requests import (
     PoolingParams,
 )
 from enginecore_wire.sampling_rules import MAX_COUNT, MAX_NESTING, check_sampling, nests_deeper
+from enginecore_wire.translation import request_decoder, request_type, same_requests
 
 MAX_REQUEST_ID: Final = 1024
 """Characters of a request id: the engine repeats it with every token. The same for other ids."""
@@ -45,15 +47,21 @@ _PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)
 _STEP: Final = re.compile(r"\[(\d+)\]|\[(\.\.\.)\]|\.(\w+)")
 
 
-def checked_decoder(vocab_size: int) -> MsgpackDecoder[EngineCoreRequest]:
+def checked_decoder(
+    vocab_size: int, dialect: Dialect = NATIVE
+) -> MsgpackDecoder[EngineCoreRequest]:
     """Return a decoder of ADD bodies that also holds prompt token ids to the vocabulary.
 
-    The range is part of the typed decode and costs nothing extra. The nine positions vLLM
-    insists on are required. Its errors become a FieldProblem with `decode_problem`.
+    The range is part of the typed decode and costs nothing extra. The positions vLLM insists
+    on (nine, and ten before 0.17) are required. Its errors become a FieldProblem with
+    `decode_problem`.
 
     Args:
         vocab_size: token ids run from 0 to `vocab_size` - 1.
+        dialect: how the bodies are written.
     """
+    if not same_requests(dialect):
+        return request_decoder(dialect, vocab_size)
     token = Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)]
     required: list[tuple[str, Any]] = [
         (field.name, field.type)
@@ -66,16 +74,19 @@ def checked_decoder(vocab_size: int) -> MsgpackDecoder[EngineCoreRequest]:
     return MsgpackDecoder(checked)  # type: ignore[arg-type]
 
 
-def decode_problem(error: msgspec.DecodeError, body: Buffer | None = None) -> FieldProblem:
+def decode_problem(
+    error: msgspec.DecodeError, body: Buffer | None = None, dialect: Dialect = NATIVE
+) -> FieldProblem:
     """Return what a failed decode of an ADD body says about the request.
 
     Args:
         error: what the decoder raised.
         body: what it was given; the problem then tells the wrong value.
+        dialect: how it is written.
     """
     match = _PATH.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
-    field = _named(path)
+    field = _named(path, request_type(dialect))
     value = None if body is None else _value_at(body, path)
     if value is not None:
         what = f"got {value}, {what[:1].lower()}{what[1:].partition(', got')[0]}"
@@ -86,10 +97,9 @@ def decode_problem(error: msgspec.DecodeError, body: Buffer | None = None) -> Fi
     )
 
 
-def _named(path: str) -> str:
+def _named(path: str, kind: Any) -> str:
     """Return a path with the names of positions: `[3].top_p` is `sampling_params.top_p`."""
     named = ""
-    kind: Any = EngineCoreRequest
     for step in _STEP.finditer(path):
         index, _, key = step.groups()
         kind = _container(kind)

@@ -4,16 +4,16 @@ The protocol version counts this project's control messages (docs/protocol.md). 
 names the array positions of vLLM's own messages; vLLM has no version number of its own.
 """
 
+from enginecore_wire.layouts import Layout
+
 PROTOCOL_VERSION = 1
 """The newest version of the control messages this code speaks."""
 
 PROTOCOL_MINIMUM = 1
 """The oldest version it still speaks."""
 
-LAYOUT_C = "C"
-"""Array positions of vLLM 0.21 to 0.32 (docs/protocol.md, "Layouts")."""
-
-LAYOUTS = (LAYOUT_C,)
+LAYOUTS = tuple(layout.value for layout in Layout)
+"""Layouts that both sides write and read (docs/protocol.md, "Layouts")."""
 
 
 def agree(theirs: int, theirs_minimum: int) -> int | None:

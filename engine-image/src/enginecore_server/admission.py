@@ -13,9 +13,10 @@ from enginecore_server.arrays import with_item
 from enginecore_wire.calls import check_call
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import Limits, Phase, Reject, RejectCode
+from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.prompt_rules import prompt_length
-from enginecore_wire.requests import EngineCoreRequest, UtilityCall
+from enginecore_wire.requests import UtilityCall
 from enginecore_wire.utility import UTILITY_METHODS, Role
 from enginecore_wire.validation import check_request, checked_decoder, decode_problem
 
@@ -30,7 +31,6 @@ take needs more, and reading a larger one would keep all other clients waiting."
 MAX_ABORT_IDS: Final = 1 << 16
 """Ids of one ABORT, unless `limits.in_flight` is larger."""
 
-_CLIENT_INDEX: Final = EngineCoreRequest.__struct_fields__.index("client_index")
 _BEFORE_CLIENT_INDEX: Final = (None, None)
 _MAX_CALL_ID: Final = 2**64 - 1
 
@@ -67,13 +67,21 @@ class Admission:
         model: what the engine can take.
         limits: what the pod accepts per client.
         in_use: says whether a request id is unfinished or still being aborted.
+        dialect: how clients must write their messages for the engine.
     """
 
-    def __init__(self, model: RequestLimits, limits: Limits, in_use: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        model: RequestLimits,
+        limits: Limits,
+        in_use: Callable[[str], bool],
+        dialect: Dialect = NATIVE,
+    ) -> None:
         self._model = model
         self._limits = limits
         self._in_use = in_use
-        self._add = checked_decoder(model.vocab_size)
+        self._dialect = dialect
+        self._add = checked_decoder(model.vocab_size, dialect)
         self._call = MsgpackDecoder(UtilityCall)
         self._body_bytes = BODY_BYTES + TOKEN_BYTES * model.max_model_len
         longest = max(MAX_ABORT_IDS, limits.in_flight)
@@ -96,7 +104,7 @@ class Admission:
         try:
             request = self._add.decode(body, aux)
         except (msgspec.DecodeError, ValueError) as error:
-            return _refuse(_decode_problem(error, body), request_id=request_id_of(body))
+            return _refuse(self._problem(error, body), request_id=request_id_of(body))
         problem = check_request(request, self._model, tokens_checked=True)
         if problem is not None:
             return _refuse(problem, request_id=request.request_id)
@@ -109,7 +117,8 @@ class Admission:
             )
         patched = None
         if request.client_index != slot:
-            patched = with_item(body, _CLIENT_INDEX, slot, _BEFORE_CLIENT_INDEX)
+            place = self._dialect.client_index
+            patched = with_item(body, place, slot, _BEFORE_CLIENT_INDEX)
         return Add(request.request_id, prompt_length(request), patched)
 
     def utility(
@@ -173,6 +182,11 @@ class Admission:
             )
         return None
 
+    def _problem(self, error: Exception, body: Buffer) -> FieldProblem:
+        if isinstance(error, msgspec.DecodeError):
+            return decode_problem(error, body, self._dialect)
+        return FieldProblem("", f"request: {error}", RejectCode.INVALID_REQUEST)
+
     def _sizes(self, body: Buffer, aux: Sequence[Buffer]) -> Reject | None:
         limit = self._limits.frame_bytes
         if len(body) > min(limit, self._body_bytes):
@@ -232,12 +246,6 @@ def call_id_of(body: Buffer) -> int | None:
         return msgspec.msgpack.decode(body, type=_CallName).call_id
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def _decode_problem(error: Exception, body: Buffer) -> FieldProblem:
-    if isinstance(error, msgspec.DecodeError):
-        return decode_problem(error, body)
-    return FieldProblem("", f"request: {error}", RejectCode.INVALID_REQUEST)
 
 
 def _refuse(problem: FieldProblem, request_id: str | None) -> Reject:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from enginecore_wire.contract import CONFIG_ENV, ServerConfig
+from enginecore_wire.layouts import LayoutError, layout_of
 
 MAX_NUMBER = 2**31 - 1
 """Largest size or count: what engines' 32-bit counters hold."""
@@ -72,6 +73,11 @@ def check_config(config: ServerConfig) -> None:
             f"runtime.command: only for runtime.type custom; {runtime.type} has its own command, "
             "add to it with runtime.args"
         )
+    if runtime.version:
+        try:
+            layout_of(runtime.version)
+        except LayoutError as error:
+            raise ConfigError(f"runtime.version: {error}") from error
     transport = config.transport
     ports: dict[int, str] = {}
     for field in ("input_port", "output_port", "http_port"):

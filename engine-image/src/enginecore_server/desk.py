@@ -33,8 +33,9 @@ from enginecore_wire.control import (
     Unknown,
 )
 from enginecore_wire.frames import decode_control, encode_control
+from enginecore_wire.layouts import Layout
 from enginecore_wire.requests import RequestType, UtilityCall
-from enginecore_wire.version import LAYOUTS, PROTOCOL_MINIMUM, PROTOCOL_VERSION, agree
+from enginecore_wire.version import PROTOCOL_MINIMUM, PROTOCOL_VERSION, agree
 
 HELLO: Final = b"\x80"
 PING: Final = b"\x82"
@@ -167,8 +168,9 @@ class ClientDesk:
         if hello is None:
             return
         protocol = agree(hello.protocol, hello.protocol_minimum)
-        if protocol is None or not set(hello.layouts) & set(LAYOUTS):
-            self._stranger(identity, _mismatch(hello))
+        layout = self._state.dialect.layout
+        if protocol is None or layout not in hello.layouts:
+            self._stranger(identity, _mismatch(hello, layout))
             return
         fd = self.exposed.connection_of(side, frames[0])
         name = hello.name[:NAME_CHARACTERS]
@@ -282,15 +284,15 @@ def _payloads(frames: list[zmq.Frame]) -> tuple[list[Payload], list[Buffer]]:
     return payloads, buffers
 
 
-def _mismatch(hello: Hello) -> Reject:
-    layouts = ", ".join(layout[:16] for layout in hello.layouts[:16])
+def _mismatch(hello: Hello, layout: Layout) -> Reject:
+    layouts = ", ".join(name[:16] for name in hello.layouts[:16])
     return Reject(
         code=RejectCode.PROTOCOL_MISMATCH,
         message=(
             f"client speaks protocol {hello.protocol_minimum} to {hello.protocol}, layouts "
             f"{layouts or 'none'}; this pod protocol {PROTOCOL_MINIMUM} to "
             f"{PROTOCOL_VERSION}, "
-            f"layouts {', '.join(LAYOUTS)}; use matching releases"
+            f"layout {layout}; use matching releases"
         ),
     )
 

@@ -18,6 +18,7 @@ def ready(state: ServerState, session: Session) -> Ready:
     assert state.facts is not None
     return Ready(
         protocol=session.protocol,
+        layout=state.dialect.layout,
         name=config.name,
         rank=config.rank,
         epoch=config.epoch,
@@ -32,7 +33,7 @@ def ready(state: ServerState, session: Session) -> Ready:
         modalities=state.model.modalities,
         model_name=state.served_name,
         runtime=config.runtime.type,
-        runtime_version=state.facts.version,
+        runtime_version=state.facts.version or config.runtime.version,
         limits=state.limits,
         timers=Timers(
             ping_seconds=liveness.ping_seconds,

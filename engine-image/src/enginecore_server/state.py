@@ -16,7 +16,9 @@ from enginecore_server.sessions import SessionBook
 from enginecore_server.tally import Tally
 from enginecore_wire.contract import EngineFacts, ServerConfig
 from enginecore_wire.control import Limits
+from enginecore_wire.dialects import NATIVE, Dialect, confirm, dialect_of
 from enginecore_wire.handshake import ReadyPayload
+from enginecore_wire.layouts import LayoutError
 from enginecore_wire.problems import RequestLimits
 
 T = TypeVar("T")
@@ -46,6 +48,8 @@ class ServerState:
         self.ready_payload: dict[str, Any] | None = None
         self.tasks: frozenset[str] = frozenset()
         self.facts: EngineFacts | None = None
+        declared = config.runtime.version
+        self.dialect = dialect_of(declared) if declared else NATIVE
         self._admission: Admission | None = None
 
     @property
@@ -83,6 +87,7 @@ class ServerState:
             raise msgspec.ValidationError(
                 f"max_model_len: got {facts.max_model_len}, allowed: at least 1"
             )
+        self.dialect = _dialect(self.config.runtime.version, facts.vllm_version)
         self.ready_payload = _decode(payload, dict[str, Any])
         self.facts = EngineFacts(
             version=facts.vllm_version,
@@ -107,7 +112,24 @@ class ServerState:
             modalities=frozenset(self.model.modalities),
             tasks=self.tasks,
         )
-        self._admission = Admission(model, self.limits, self.id_in_use)
+        self._admission = Admission(model, self.limits, self.id_in_use, self.dialect)
+
+
+def _dialect(declared: str, reported: str) -> Dialect:
+    """Return how the engine writes its messages; the layout is that of `declared`, or C.
+
+    Raises:
+        msgspec.ValidationError: nobody says which release it is, or the two contradict.
+    """
+    if not declared and not reported:
+        raise msgspec.ValidationError(
+            "vllm_version: missing, so the engine is older than vLLM 0.23; "
+            "name its release in runtime.version"
+        )
+    try:
+        return confirm(declared, reported)
+    except LayoutError as error:
+        raise msgspec.ValidationError(f"vllm_version: {error}") from error
 
 
 def _decode(payload: bytes, kind: type[T]) -> T:

@@ -21,6 +21,7 @@ from enginecore_wire.control import (
     Replaced,
     Unknown,
 )
+from enginecore_wire.dialects import Dialect
 from enginecore_wire.frames import decode_control, encode_control
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 
@@ -144,6 +145,9 @@ def test_lives(steps, state: State) -> None:
     ("step", "kind"),
     [
         (Ready(nonce=NONCE, protocol=9), ProtocolMismatchError),
+        (Ready(nonce=NONCE, layout="Z"), ProtocolMismatchError),
+        (Ready(nonce=NONCE, layout="C", runtime_version="0.18.0"), ProtocolMismatchError),
+        (Ready(nonce=NONCE, layout="A", runtime_version="0.10.2"), ProtocolMismatchError),
         (Replaced("grace ended"), EngineDeadError),
     ],
 )
@@ -153,6 +157,28 @@ def test_why_it_ended(step, kind) -> None:
         connection.connected(channel, 0.0)
     hear(connection, step)
     assert isinstance(connection.error, kind)
+
+
+@pytest.mark.parametrize(
+    ("layout", "version", "release"),
+    [("C", "enginecore-torch-0.1.0", (0, 32)), ("C", "0.24.1", (0, 24, 1)),
+     ("B", "0.19.0", (0, 19, 0)), ("A", "", (0, 16)), ("C", "0.40.0", (0, 32))],
+)  # fmt: skip
+def test_messages_are_those_of_the_engines_release(layout, version, release) -> None:
+    connection = new()
+    for channel in Channel:
+        connection.connected(channel, 0.0)
+    hear(connection, Ready(nonce=NONCE, layout=layout, runtime_version=version))
+    assert connection.state is State.READY
+    assert connection.dialect == Dialect(release)
+
+
+def test_layout_and_version_that_contradict_are_both_named() -> None:
+    connection = new()
+    for channel in Channel:
+        connection.connected(channel, 0.0)
+    hear(connection, Ready(nonce=NONCE, layout="C", runtime_version="0.18.0"))
+    assert "layout C of an engine that is vLLM 0.18.0 (layout B)" in str(connection.error)
 
 
 def test_hello_goes_to_each_socket_as_it_comes_up() -> None:

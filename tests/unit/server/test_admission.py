@@ -7,8 +7,10 @@ import pytest
 
 from enginecore_server.admission import Add, Admission, Call, closed
 from enginecore_wire.control import Limits, Phase, Reject
+from enginecore_wire.dialects import dialect_of
 from enginecore_wire.problems import RequestLimits
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
+from enginecore_wire.translation import request_encoder
 from enginecore_wire.utility import UTILITY_METHODS, Role
 
 SLOT = 3
@@ -53,6 +55,28 @@ def test_the_shortest_request_gets_its_slot() -> None:
     verdict = add(admission(), encode(items))
     decoded = msgspec.msgpack.decode(verdict.body, type=EngineCoreRequest)
     assert (decoded.client_index, decoded.prompt_embeds) == (SLOT, None)
+
+
+@pytest.mark.parametrize(("version", "place"), [("0.16.0", 11), ("0.20.2", 10), ("0.24.0", 11)])
+@pytest.mark.parametrize("length", [None, 0])
+def test_requests_to_older_engines_are_read_at_their_own_positions(
+    version: str, place: int, length: int | None
+) -> None:
+    dialect = dialect_of(version)
+    model = RequestLimits(vocab_size=100, max_model_len=32)
+    checks = Admission(model, Limits(), frozenset().__contains__, dialect)
+    items = msgspec.msgpack.decode(
+        request_encoder(dialect).encode(request(client_index=0, priority=7))[0]
+    )
+    if length is not None:  # the shortest that such an engine takes
+        items = items[: dialect.request.index("prompt_embeds")]
+    verdict = add(checks, encode(items))
+    patched = msgspec.msgpack.decode(verdict.body)
+    assert (patched[place], patched[: len(items[:place])]) == (SLOT, items[:place])
+    assert len(patched) == max(len(items), place + 1)
+    items[dialect.request.index("cache_salt")] = [5]
+    refused = add(checks, encode(items))
+    assert (refused.code, refused.field) == ("invalid_request", "cache_salt")
 
 
 def test_items_of_newer_layouts_survive_the_overwrite() -> None:

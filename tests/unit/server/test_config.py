@@ -34,6 +34,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         ({"rank": 65536}, "rank"),
         ({"runtime": {"type": "sglang"}}, "runtime.type"),
         ({"runtime": {"type": "custom"}}, "runtime.command"),
+        ({"runtime": {"type": "vllm", "version": "0.9.0"}}, "runtime.version"),
+        ({"runtime": {"type": "vllm", "version": "latest"}}, "runtime.version"),
         ({"runtime": {"type": "vllm", "command": ["x"]}}, "runtime.command"),
         ({"transport": {"input_port": 70000}}, "transport.input_port"),
         ({"transport": {"input_port": 5558}}, "transport.output_port"),
