@@ -1,0 +1,190 @@
+"""Real vLLM engines that tests share: two ranks, behind engine servers or launched by a client.
+
+A vLLM takes half a minute and 2 GB, so that only one set of them runs at a time: EngineRoom
+ends the set that is there before it makes another one.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from enginecore_client import EngineCommand, NativeOptions, launch_core_engines
+from support.faces import FACES, Face
+from support.pod import client_addresses, descendants
+from support.vllm_environment import RUN_VARIABLES
+from support.vllm_pod import START_SECONDS, engine_process, vllm_pod
+
+RANKS = 2
+OPTIONS = (
+    "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16",
+    "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-embeds", "--enable-lora",
+    "--max-lora-rank", "8",
+)  # fmt: skip
+"""float32: what is most likely does not hang on which requests are computed together."""
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""One thread per engine, because two that wait for each other get nothing done on a machine that
+is busy otherwise; a cache as large as OPTIONS say; and an engine that computes in its own process:
+one process less to start."""
+
+
+class EngineSet(Protocol):
+    """Engines of RANKS ranks that clients can be made for."""
+
+    def face(self, kind: str) -> Face:
+        """Return a connected client, `sync` or `async`; it belongs to the set."""
+
+    def engine_pid(self, rank: int) -> int:
+        """Return the process id of a rank's EngineCore."""
+
+    def close(self) -> None:
+        """End clients and engines."""
+
+
+class PodSet:
+    """Each rank behind an engine server of its own; clients connect to these."""
+
+    def __init__(self, python: Path, model: Path) -> None:
+        self._stack = ExitStack()
+        self._faces: dict[str, Face] = {}
+        try:
+            self.pods = [
+                self._stack.enter_context(
+                    vllm_pod(python, model, *OPTIONS, rank=rank, env=ENVIRONMENT)
+                )
+                for rank in range(RANKS)
+            ]
+            for pod in self.pods:
+                pod.wait_ready(START_SECONDS)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def face(self, kind: str) -> Face:
+        """Return a connected client; see EngineSet."""
+        if kind not in self._faces:
+            self._faces[kind] = FACES[kind](client_addresses(self.pods))
+            self._stack.callback(self._faces[kind].close)
+        return self._faces[kind]
+
+    def engine_pid(self, rank: int) -> int:
+        """Return the process id of a rank's EngineCore."""
+        return engine_process(self.pods[rank].engine_processes())
+
+    def close(self) -> None:
+        """End clients and engines."""
+        self._stack.close()
+
+
+class NativeSet:
+    """Both ranks launched here; the clients bind, and the engines know one address of each."""
+
+    def __init__(self, python: Path, model: Path) -> None:
+        self._stack = ExitStack()
+        self._native = native_options(model)
+        place = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="native-"))
+        inputs, outputs = (
+            [f"ipc://{place}/{name}-{kind}" for kind in FACES] for name in ("input", "output")
+        )
+        self._own = dict(zip(FACES, zip(inputs, outputs, strict=True), strict=True))
+        try:
+            self._launcher, _, self._addresses = self._stack.enter_context(
+                launch_core_engines(
+                    vllm_command(python, model),
+                    data_parallel_size=RANKS,
+                    inputs=inputs,
+                    outputs=outputs,
+                )
+            )
+            self._faces = {kind: self._connected(kind) for kind in FACES}
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def face(self, kind: str) -> Face:
+        """Return a connected client; see EngineSet."""
+        return self._faces[kind]
+
+    def engine_pid(self, rank: int) -> int:
+        """Return the process id of a rank's EngineCore."""
+        return engine_process(descendants(self._launcher.pids[rank]))
+
+    def close(self) -> None:
+        """End clients and engines."""
+        self._stack.close()
+
+    def _connected(self, kind: str) -> Face:
+        input_address, output_address = self._own[kind]
+        addresses = {
+            "mode": "bind",
+            "input_address": input_address,
+            "output_address": output_address,
+            "stats_update_address": self._addresses.frontend_stats_publish_address,
+        }
+        face = FACES[kind](
+            addresses,
+            data_parallel_size=RANKS,
+            client_count=len(FACES),
+            client_index=list(FACES).index(kind),
+            native=self._native,
+            ready_timeout=START_SECONDS,
+        )
+        self._stack.callback(face.close)
+        return face
+
+
+def vllm_command(python: Path, model: Path) -> EngineCommand:
+    """Return how a client starts a vLLM engine."""
+    program = (str(python.with_name("vllm")),)
+    return EngineCommand.vllm(
+        str(model), *OPTIONS, program=program, env=RUN_VARIABLES | ENVIRONMENT
+    )
+
+
+def native_options(model: Path) -> NativeOptions:
+    """Return what engines that dial in do not say of themselves."""
+    config = json.loads((model / "config.json").read_text())
+    return NativeOptions(
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        model_name=model.name,
+    )
+
+
+class EngineRoom:
+    """Holds at most one set of engines.
+
+    Args:
+        python: of vLLM's environment.
+        model: what the engines load.
+    """
+
+    def __init__(self, python: Path, model: Path) -> None:
+        self.python = python
+        self.model = model
+        self._name = ""
+        self._set: EngineSet | None = None
+
+    def get(self, name: str) -> EngineSet:
+        """Return the set of this name, made now unless it is the one that is there."""
+        if self._set is None or name != self._name:
+            self.clear()
+            self._set = SETS[name](self.python, self.model)
+            self._name = name
+        return self._set
+
+    def clear(self) -> None:
+        """End the set that is there, if there is one."""
+        engines, self._set = self._set, None
+        if engines is not None:
+            engines.close()
+
+
+SETS: dict[str, Callable[[Path, Path], EngineSet]] = {"pods": PodSet, "native": NativeSet}
