@@ -110,6 +110,16 @@ def test_model_files(model: dict[str, Any], path: str, mount: str | None) -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/data/tiny", "Directory"), ("/data/SmolLM2-1.7B/", "Directory"), ("/d/t.GGUF", "File")],
+)
+def test_a_host_path_must_be_there(path: str, kind: str) -> None:
+    volumes = {v["name"]: v for v in pod(model={"name": "t", "source": {"hostPath": path}})["spec"]
+               ["volumes"]}  # fmt: skip
+    assert volumes["model"]["hostPath"] == {"path": path, "type": kind}
+
+
+@pytest.mark.parametrize(
     ("accelerator", "limits"),
     [
         ({}, {"nvidia.com/gpu": "1"}),

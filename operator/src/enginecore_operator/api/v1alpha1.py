@@ -6,7 +6,7 @@ the annotations, rules over several fields from `rules` (CEL). A field exists on
 
 # ruff: noqa: RUF012 - msgspec makes a new list or dict of an empty default for each object
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta
 
@@ -17,6 +17,8 @@ from enginecore_operator.api.schema import Rule, Spec
 from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, MOST_CLIENTS, OUTPUT_PORT
 
 MAX_REPLICAS = 4096
+MODEL_FILE_SUFFIXES: Final = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+"""By these a hostPath is known to be a file; any other is a directory."""
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
@@ -56,7 +58,8 @@ class ModelSource(Spec, frozen=True):
                 min_length=2,
                 max_length=1024,
                 pattern="^/",
-                description="Directory or file on the node, mounted read-only.",
+                description="Directory on the node that holds the checkpoint, or its file "
+                f"({', '.join(MODEL_FILE_SUFFIXES)}); mounted read-only, never created.",
             ),
         ]
         | None
@@ -187,7 +190,10 @@ class Accelerator(Spec, frozen=True):
             description="Name of the extended resource.",
         ),
     ] = "nvidia.com/gpu"
-    count: Annotated[int, Meta(ge=0, le=64, description="Devices per engine; 0: CPU only.")] = 1
+    count: Annotated[
+        int,
+        Meta(ge=0, le=64, description="Devices per engine, one unless set; 0: CPU only."),
+    ] = 1
 
 
 ResourceList = Annotated[dict[str, Quantity], Meta(max_length=32)]
@@ -298,13 +304,29 @@ class Rollout(Spec, frozen=True):
     paused: Annotated[bool, Meta(description="Leave running engines as they are.")] = False
 
 
+COORDINATOR_REQUESTS: Final = {"cpu": "20m", "memory": "64Mi"}
+"""What a coordinator requests of what its spec neither requests nor limits."""
+
+
 class Coordinator(Spec, frozen=True):
     """The process that collects engine load and publishes it to clients."""
 
     image: Annotated[
         str, Meta(max_length=1024, description="Image; empty: the operator's default.")
     ] = ""
-    resources: Annotated[Resources, Meta(description="Requests and limits.")] = Resources()
+    resources: Annotated[
+        Resources,
+        Meta(
+            description="Requests and limits; without them it requests "
+            f"{COORDINATOR_REQUESTS['cpu']} of cpu and {COORDINATOR_REQUESTS['memory']} of memory."
+        ),
+    ] = Resources()
+
+
+ACCELERATOR: Final = (
+    "Devices per engine. Left out, each engine asks for one nvidia.com/gpu and waits for a node "
+    "that has it; count 0 is for CPU only."
+)
 
 
 class EngineTemplate(Spec, frozen=True, kw_only=True):
@@ -312,7 +334,7 @@ class EngineTemplate(Spec, frozen=True, kw_only=True):
 
     model: Annotated[Model, Meta(description="The model to serve.")]
     runtime: Annotated[Runtime, Meta(description="What runs behind the engine server.")] = Runtime()
-    accelerator: Annotated[Accelerator, Meta(description="Devices per engine.")] = Accelerator()
+    accelerator: Annotated[Accelerator, Meta(description=ACCELERATOR)] = Accelerator()
     resources: Annotated[Resources, Meta(description="Of the engine container.")] = Resources()
     pod_template: Annotated[PodTemplate, Meta(description="Merged over the pod.")] = PodTemplate()
     transport: Annotated[Transport, Meta(description="Ports and clients.")] = Transport()

@@ -1,11 +1,14 @@
 """Build the Deployment of a cluster's coordinator."""
 
-from typing import Any
-
-import msgspec
+from typing import Any, Final
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import MAX_REPLICAS, Coordinator
+from enginecore_operator.api.v1alpha1 import (
+    COORDINATOR_REQUESTS,
+    MAX_REPLICAS,
+    Coordinator,
+    Resources,
+)
 from enginecore_operator.plan import names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
@@ -15,6 +18,9 @@ from enginecore_operator.plan.rendering import (
     pod_security_context,
 )
 from enginecore_wire.contract import HEALTH_PATH, HTTP_PORT, PUBLISH_PORT, REPORT_PORT
+
+STARTUP_SECONDS: Final = 300
+"""How long a coordinator may take to answer its first probe, however busy the node is."""
 
 
 def build_coordinator(
@@ -52,8 +58,7 @@ def build_coordinator(
 
 
 def _container(coordinator: Coordinator, rendering: Rendering) -> dict[str, Any]:
-    probe = {"httpGet": {"path": HEALTH_PATH, "port": "http"}, "timeoutSeconds": 2}
-    resources = msgspec.to_builtins(coordinator.resources)
+    probe = {"httpGet": {"path": HEALTH_PATH, "port": "http"}}
     return {
         "name": labels.COORDINATOR,
         "image": coordinator.image or rendering.coordinator_image,
@@ -65,8 +70,28 @@ def _container(coordinator: Coordinator, rendering: Rendering) -> dict[str, Any]
             {"name": "publish", "containerPort": PUBLISH_PORT, "protocol": "TCP"},
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
         ],
-        "resources": {key: value for key, value in resources.items() if value},
+        "resources": _resources(coordinator.resources),
         "securityContext": container_security_context(),
-        "readinessProbe": {**probe, "periodSeconds": 2},
-        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 3},
+        # Liveness begins once this one has succeeded: a slow start is no reason to be killed.
+        "startupProbe": {
+            **probe,
+            "periodSeconds": 1,
+            "timeoutSeconds": 2,
+            "failureThreshold": STARTUP_SECONDS,
+        },
+        "readinessProbe": {**probe, "periodSeconds": 2, "timeoutSeconds": 2},
+        "livenessProbe": {
+            **probe,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
     }
+
+
+def _resources(given: Resources) -> dict[str, Any]:
+    """Return what is given, and a request for what it leaves open: never BestEffort."""
+    # A limit without a request is a request, too.
+    defaults = {k: v for k, v in COORDINATOR_REQUESTS.items() if k not in given.limits}
+    found = {"requests": {**defaults, **given.requests}, "limits": dict(given.limits)}
+    return {key: value for key, value in found.items() if value}

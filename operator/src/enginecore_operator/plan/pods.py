@@ -6,7 +6,12 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec, Model, ModelSource
+from enginecore_operator.api.v1alpha1 import (
+    MODEL_FILE_SUFFIXES,
+    EngineCoreSpec,
+    Model,
+    ModelSource,
+)
 from enginecore_operator.plan import names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
@@ -209,7 +214,10 @@ def _volumes(source: ModelSource | None) -> list[dict[str, Any]]:
         {"name": labels.SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
     ]
     if source is not None and source.host_path is not None:
-        volumes.append({"name": labels.MODEL_VOLUME, "hostPath": {"path": source.host_path}})
+        # With a type, the kubelet says what is missing; without, the path would be created.
+        file = source.host_path.rstrip("/").lower().endswith(MODEL_FILE_SUFFIXES)
+        path = {"path": source.host_path, "type": "File" if file else "Directory"}
+        volumes.append({"name": labels.MODEL_VOLUME, "hostPath": path})
     elif source is not None and source.pvc is not None:
         claim = {"claimName": source.pvc.claim_name, "readOnly": True}
         volumes.append({"name": labels.MODEL_VOLUME, "persistentVolumeClaim": claim})
