@@ -91,10 +91,10 @@ class NativeLink:
         self.core.announced(self.links[rank], body, self.now)
         return self.run()
 
-    def down(self, rank: int) -> list[Event]:
-        """Break the connections of an engine."""
+    def down(self, rank: int, *channels: Channel) -> list[Event]:
+        """Break the connections of an engine, or one of them."""
         self.engines[rank].connected = False
-        for channel in Channel:
+        for channel in channels or Channel:
             self.core.disconnected(self.links[rank], channel, self.now)
         return self.run()
 

@@ -36,7 +36,11 @@ from enginecore_wire.outputs import ENGINE_CORE_DEAD
 _LOG = logging.getLogger("enginecore_client")
 
 _SOURCE: Final = 0
-"""The two sockets are read together."""
+"""The two sockets are read together: what is told of one concerns the other."""
+
+LOOK_SECONDS: Final = 0.05
+"""How often the ROUTER is looked at although nothing woke anybody for it; engines send there
+once in their life, and a look costs as much as an output."""
 
 _WATCHED: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _FIRST: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -79,6 +83,7 @@ class BoundSocketSet:
         self._links: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
         self._broken: deque[int] = deque()
+        self._look_at = 0.0
         self._sockets: dict[Channel, Socket] = {}
         self._monitors: dict[Channel, Socket] = {}
         try:
@@ -94,8 +99,9 @@ class BoundSocketSet:
         self._strangers = Strangers(self.addresses[0])
         # pyzmq's own `send` in Python costs as much again as sending; this is the C one under it.
         self._send: Callable[..., object] = super(zmq.Socket, self._sockets[Channel.INPUT]).send
+        watcher.watch(self._sockets[Channel.INPUT], self._announced)
+        watcher.watch(self._sockets[Channel.OUTPUT], self._on_messages)
         for channel in Channel:
-            watcher.watch(self._sockets[channel], self._on_messages)
             watcher.watch(self._monitors[channel], partial(callbacks.on_monitor, _SOURCE, channel))
 
     def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:  # noqa: ARG002
@@ -146,14 +152,18 @@ class BoundSocketSet:
         last = len(frames) - 1
         for index, frame in enumerate(frames):
             send(frame, _FIRST if index < last else _LAST, isinstance(frame, bytes))
-        self._again(Channel.INPUT)
+        if int(self._sockets[Channel.INPUT].getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._watcher.again(self._announced)  # sending may have taken the wake-up
         return True
 
     def messages(self, source: int) -> Iterator[tuple[int, Channel, list[Frame]]]:  # noqa: ARG002
         """Yield READY payloads (INPUT) and outputs (OUTPUT), at most BURST of each."""
         if self._context is None:
             return
-        yield from self._announcements()
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            yield from self._announcements()
         yield from self._outputs()
 
     def changes(self, source: int, channel: Channel) -> Iterator[tuple[int, bool]]:  # noqa: ARG002
@@ -192,6 +202,11 @@ class BoundSocketSet:
         if kind == zmq.ROUTER:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         attach(socket, address, bind=True)
+
+    def _announced(self) -> None:
+        """Have the ROUTER looked at, in which something may have arrived."""
+        self._look_at = 0.0
+        self._on_messages()
 
     def _announcements(self) -> Iterator[tuple[int, Channel, list[Frame]]]:
         for _ in range(BURST):
@@ -265,11 +280,6 @@ class BoundSocketSet:
         link = None if rank is None else self._links.get(rank)
         if link is not None:
             self._broken.append(link)
-
-    def _again(self, channel: Channel) -> None:
-        """See to what arrived while sending: the descriptor will not wake anybody for it."""
-        if int(self._sockets[channel].getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._watcher.again(self._on_messages)
 
 
 def _receive(socket: Socket) -> list[zmq.Frame]:

@@ -152,7 +152,7 @@ class ClientCore:
                 request_ids=[name],
             )
         request = msgspec.structs.replace(request, request_id=name)
-        record = RequestRecord(name, "", sink, 0, now, now, deadline, request)
+        record = RequestRecord(name, "", sink, 0, now, deadline, request)
         try:
             self._send(record, now)
         except EngineCoreError as error:
@@ -276,7 +276,8 @@ class ClientCore:
         connection = self._fleet.holder(rank)
         if connection is not None:
             connection.exited(ending, now)
-            self._endings.lost(connection, now)
+            if connection.state in FINAL:
+                self._endings.lost(connection, now)
 
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""

@@ -10,7 +10,7 @@ again to a client it has lost sight of. Two things follow:
 """
 
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,18 @@ _PROBE_METHOD: Final = "is_sleeping"
 """Answered between two steps by every engine, whatever else it is doing."""
 
 
+CUT_SECONDS: Final = 0.2
+"""How long outputs may still come from an engine that is otherwise gone."""
+
+
+class Cut(NamedTuple):
+    """An end that waits for what is still to be read; `at` is monotonic seconds."""
+
+    at: float
+    move: Move
+    error: EngineCoreError
+
+
 class NativeConnection(Connection):
     """State, liveness and outbox of one engine that dials in.
 
@@ -60,6 +72,7 @@ class NativeConnection(Connection):
         self._first: deque[list[Frame]] = deque()
         self._asked = False
         self._heard_at = opening.now
+        self._cut: Cut | None = None
         self._problem = ""
         self._stage = "has not dialled in and said READY"
         self._stage_at = opening.now
@@ -78,6 +91,11 @@ class NativeConnection(Connection):
             self.former = previous.ready or previous.former
             self.dialect = previous.dialect
             self.unfinished = previous.unfinished
+
+    @property
+    def accepting(self) -> bool:
+        """Say whether a new request may go here."""
+        return self.state is State.READY and self._cut is None
 
     def announced(self, payload: Frame, now: float) -> Ready | None:
         """Take the READY payload; return what it says, or None if it cannot be used.
@@ -107,12 +125,27 @@ class NativeConnection(Connection):
         """Do nothing: who connected is known once it says something."""
 
     def disconnected(self, channel: Channel, now: float) -> None:
-        """Take note that one of its connections broke."""
-        if self.state is State.READY:
-            self.lose(f"its connection to the {channel.value} socket closed", now)
-        else:
+        """Take note that one of its connections broke.
+
+        With the one to the output socket everything it carried has been read. With the one to
+        the input socket there may be more to come, so the end waits a moment for the other.
+        """
+        if self.state is not State.READY:
             self._first.clear()
             self._asked = False
+            return
+        text = f"the engine is gone: its connection to the {channel.value} socket closed"
+        self._cut = self._cut or Cut(now, Move.GONE, EngineDeadError(text))
+        if channel is Channel.OUTPUT:
+            self._end(self._cut.move, self._cut.error, now)
+
+    def exited(self, ending: str, now: float) -> None:
+        """Take note that the engine's process ended, after which there may be more to read."""
+        error = EngineDeadError(f"the engine process {ending}")
+        if self.state is State.READY:
+            self._cut = Cut(self._cut.at if self._cut else now, Move.DIED, error)
+        else:
+            self._end(Move.DIED, error, now)
 
     def receive(self, frames: list[Frame], now: float) -> ControlMessage | None:
         """Take a message in; see Connection.receive."""
@@ -130,6 +163,8 @@ class NativeConnection(Connection):
 
     def tick(self, now: float) -> None:
         """Let time pass: ask an engine that says nothing, give it up when it stays silent."""
+        if self._cut is not None and now - self._cut.at >= CUT_SECONDS:
+            self._end(self._cut.move, self._cut.error, now)
         seconds = self._facts.options.probe_seconds
         if self.state is not State.READY:
             self._try_again()
@@ -149,6 +184,8 @@ class NativeConnection(Connection):
 
     def next_frames(self) -> tuple[Channel, list[Frame]] | None:
         """Return the next frames to send and their socket, or None."""
+        if self._cut is not None:
+            return None
         if self._first:
             return Channel.INPUT, list(self._first[0])
         if self.outbox and self.state is State.READY:

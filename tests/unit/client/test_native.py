@@ -8,6 +8,7 @@ import pytest
 from enginecore_client import (
     EngineCoreRequest,
     EngineDeadError,
+    EngineDrainingError,
     EngineNotReadyError,
     FinishReason,
     ProtocolMismatchError,
@@ -15,7 +16,7 @@ from enginecore_client import (
     SamplingParams,
 )
 from enginecore_client._events import CallEnded, Delivered, EngineDown, EngineUp, RequestEnded
-from enginecore_client._states import FINAL, NATIVE_TRANSITIONS, Move, State
+from enginecore_client._states import FINAL, NATIVE_TRANSITIONS, Channel, Move, State
 from enginecore_wire.dialects import dialect_of
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from support.native_link import PROBE_ID, NativeLink
@@ -137,7 +138,21 @@ def test_payload_no_client_can_work_with(length) -> None:
 LOSSES = [
     ("down", lambda link: link.down(1), "its connection to the input socket closed"),
     ("dead", lambda link: link.raw(1, ENGINE_CORE_DEAD), "the engine process died"),
-    ("exit", lambda link: link.exit(1, "ended by signal 9"), "process ended by signal 9"),
+    (
+        "exit",
+        lambda link: link.exit(1, "ended by signal 9") + link.wait(0.3),
+        "process ended by signal 9",
+    ),
+    (
+        "input alone",
+        lambda link: link.down(1, Channel.INPUT) + link.wait(0.3),
+        "its connection to the input socket closed",
+    ),
+    (
+        "output alone",
+        lambda link: link.down(1, Channel.OUTPUT),
+        "its connection to the output socket closed",
+    ),
     ("taken over", lambda link: link.announce(1), "another process of its rank took its place"),
 ]
 
@@ -167,6 +182,7 @@ def test_loss_ends_what_was_on_that_engine_and_nothing_else(lose, text: str) -> 
 def test_next_process_takes_over() -> None:
     link = two()
     link.exit(1, "ended with status 1")
+    link.wait(0.3)
     with pytest.raises(EngineNotReadyError, match=r"rank 1 .*process ended with status 1"):
         link.core.call_targets(1)
     assert [r.engine for r in (add(link, "a"), add(link, "b"))] == [0, 0]
@@ -220,6 +236,31 @@ def test_engine_is_asked_again_when_it_breaks_off_again() -> None:
         link.wait(0.2)
     assert link.engines[1].aborts == [old, old]
     assert link.engines[1].probes == 2
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda link: link.down(0, Channel.INPUT), lambda link: link.exit(0, "ended")]
+)
+def test_what_an_engine_said_before_its_end_is_read(cut) -> None:
+    link = NativeLink(0)
+    link.announce(0)
+    record = add(link)
+    cut(link)
+    with pytest.raises(EngineDrainingError):
+        add(link, "late")
+    events = link.token(0, 0, 7, reason=FinishReason.ABORT)
+    assert of(Delivered, events)[0].records[0] is record
+    events = link.wait(0.3)
+    assert ended(events) == []
+    assert len(of(EngineDown, events)) == 1
+
+
+def test_last_word_counts_although_the_input_closed_first() -> None:
+    link = NativeLink(0)
+    link.announce(0)
+    link.down(0, Channel.INPUT)
+    (down,) = of(EngineDown, link.raw(0, ENGINE_CORE_DEAD))
+    assert "died" in str(down.error)
 
 
 def test_process_that_ended_is_not_waited_for() -> None:
