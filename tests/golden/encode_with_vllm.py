@@ -10,7 +10,15 @@ import msgspec
 import numpy as np
 import torch
 from vllm.lora.request import LoRARequest
-from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFeatureSpec,
+    MultiModalFieldElem,
+    MultiModalFlatField,
+    MultiModalKwargsItem,
+    MultiModalSharedField,
+    PlaceholderRange,
+)
 from vllm.pooling_params import LateInteractionParams, PoolingParams
 from vllm.sampling_params import (
     RepetitionDetectionParams,
@@ -104,6 +112,53 @@ def full_sampling() -> SamplingParams:
     return params
 
 
+def image() -> MultiModalFeatureSpec:
+    """Return an item that has data of every form and fields of every kind."""
+    pixels = torch.arange(300, dtype=torch.float32).to(torch.bfloat16).reshape(3, 10, 10)
+    small = torch.arange(4, dtype=torch.int64).reshape(2, 2)
+    elements = {
+        "pixel_values": (pixels, MultiModalBatchedField()),
+        "grid": (small, MultiModalBatchedField(keep_on_cpu=True)),
+        "patches": (pixels[:, ::2], MultiModalFlatField(slices=[slice(0, 2), slice(2, 3)], dim=1)),
+        "windows": ([pixels[0], [small, 3, 2.5]], MultiModalFlatField(slices=[[slice(0, 1, 2)]], dim=0)),
+        "scale": (0.5, MultiModalSharedField(batch_size=2)),
+        "cached": (None, MultiModalSharedField(batch_size=2, keep_on_cpu=True)),
+    }
+    data = {key: MultiModalFieldElem(value, field) for key, (value, field) in elements.items()}
+    return MultiModalFeatureSpec(
+        data=MultiModalKwargsItem(data), modality="image", identifier="digest", mm_hash="digest",
+        mm_position=PlaceholderRange(0, 2, torch.tensor([False, True])),
+    )  # fmt: skip
+
+
+def arrays() -> dict[str, list[object]]:
+    """Return a number of arrays of every dtype, shape and stride."""
+    of_torch = {
+        name: [torch.arange(600).to(torch.uint8).bitwise_and(1).view(getattr(torch, name))]
+        for name in (
+            "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 "
+            "float64 complex64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+            "float8_e8m0fnu float4_e2m1fn_x2"
+        ).split()
+    }
+    of_numpy = {
+        name: [np.arange(600, dtype=np.uint8).__and__(1).view(name)]
+        for name in "|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8 <c8".split()
+    }
+    square = torch.arange(400, dtype=torch.float32).reshape(20, 20)
+    shapes = {
+        "0-d": [torch.tensor(7), np.array(2.5)],
+        "empty": [torch.zeros(0, 3), np.zeros((2, 0), dtype=np.int32)],
+        "inline": [torch.ones(63), np.ones(31)],
+        "own frame": [torch.ones(64), np.ones(32)],
+        "transposed": [square.T, square.numpy().T],
+        "strided": [square[::3, 1::2], square.numpy()[::3, 1::2]],
+        "expanded": [torch.ones(1, 1).expand(9, 9)],
+        "many": [torch.full((300,), n, dtype=torch.uint8) for n in range(5)],
+    }
+    return of_torch | of_numpy | shapes
+
+
 def requests() -> dict[str, EngineCoreRequest]:
     """Return requests that use every part of ADD."""
     return {
@@ -140,6 +195,9 @@ def requests() -> dict[str, EngineCoreRequest]:
                 mm_position=PlaceholderRange(1, 2, torch.tensor([True, False])), mm_hash="hash",
             )],
         ),
+        "image with data": request(
+            "image with data", sampling_params=SamplingParams(), mm_features=[image()]
+        ),
     }  # fmt: skip
 
 
@@ -174,7 +232,24 @@ def outputs() -> dict[str, EngineCoreOutputs]:
         utility_output=UtilityOutput(2**64 - 1, "failed", UtilityResult({"a": [1, 2.5, None]})),
         finished_requests={"req-0"}, wave_complete=3, start_wave=4, weight_version="v7",
     )  # fmt: skip
-    return {"full": full, "empty": EngineCoreOutputs(timestamp=1.0)}
+    pooled = EngineCoreOutput(
+        "pooled", [], pooling_output=torch.linspace(-1, 1, 576), finish_reason=FinishReason.STOP
+    )
+    rows, columns = 40, 21
+    listed = EngineCoreOutput(
+        "large", [1] * rows,
+        new_logprobs=LogprobsLists(
+            np.arange(rows * columns, dtype=np.int32).reshape(rows, columns),
+            -np.arange(rows * columns, dtype=np.float32).reshape(rows, columns),
+            np.arange(1, rows + 1, dtype=np.int32), None,
+        ),
+        routed_experts=np.arange(rows * 24 * 2, dtype=np.int16).reshape(rows, 24, 2),
+    )  # fmt: skip
+    return {
+        "full": full,
+        "empty": EngineCoreOutputs(timestamp=1.0),
+        "large arrays": EngineCoreOutputs(outputs=[pooled, listed], timestamp=2.0),
+    }
 
 
 def main() -> None:
@@ -185,7 +260,9 @@ def main() -> None:
             name: [base64.b64encode(bytes(frame)).decode() for frame in encoder.encode(message)]
             for name, message in messages.items()
         }
-        for kind, messages in (("requests", requests()), ("outputs", outputs()))
+        for kind, messages in (
+            ("requests", requests()), ("outputs", outputs()), ("arrays", arrays())
+        )
     }
     fields = {name: names(kind) for name, kind in TYPES.items()}
     print(json.dumps({"encoded": encoded, "fields": fields}))
