@@ -29,12 +29,14 @@ class EngineCommand(msgspec.Struct, frozen=True):
         local: whether the engine says in its HELLO that it was launched here; one that says
             otherwise is refused.
         vocab_size: of the model, where it is known; see NativeOptions.
+        model: what the engine loads; its config.json is read for the vocabulary if it is here.
     """
 
     command: tuple[str, ...]
     env: dict[str, str] = {}
     local: bool = False
     vocab_size: int | None = None
+    model: str = ""
 
     @classmethod
     def torch(cls, model: str, *args: str, env: Mapping[str, str] | None = None) -> "EngineCommand":
@@ -50,7 +52,7 @@ class EngineCommand(msgspec.Struct, frozen=True):
             "--data-parallel-address", "{address}", "--data-parallel-rpc-port", "{port}",
             "--data-parallel-rank", "{rank}", "--data-parallel-size", "{size}",
         )  # fmt: skip
-        return cls((*words, *args), dict(env or {}), local=True)
+        return cls((*words, *args), dict(env or {}), local=True, model=str(model))
 
     @classmethod
     def vllm(
@@ -74,7 +76,7 @@ class EngineCommand(msgspec.Struct, frozen=True):
             "--data-parallel-size", "{size}", "--data-parallel-size-local", "1",
             "--data-parallel-start-rank", "{rank}",
         )  # fmt: skip
-        return cls((*words, *args), dict(env or {}))
+        return cls((*words, *args), dict(env or {}), model=str(model))
 
     def words(self, address: str, port: int, rank: int, size: int) -> list[str]:
         """Return the command line of a rank."""

@@ -92,6 +92,22 @@ class BoundSource(StaticSource):
         return "those that dial in"
 
 
+def vocabulary_of(model: str) -> int | None:
+    """Return the size of a model's vocabulary if its directory is here and says so."""
+    try:
+        config = msgspec.json.decode((Path(model) / "config.json").read_bytes(), type=_ModelConfig)
+    except (OSError, ValueError):
+        return None
+    return config.vocab_size or (config.text_config.vocab_size if config.text_config else None)
+
+
+class _ModelConfig(msgspec.Struct):
+    """The part of a config.json that is read here."""
+
+    vocab_size: int | None = None
+    text_config: "_ModelConfig | None" = None
+
+
 class LaunchedSource:
     """The client's own addresses, and the coordinator's once it is started.
 
@@ -179,7 +195,8 @@ def _launched(choice: EngineChoice, ids: Ids) -> Engines:
     wanted = ClientAddresses((launcher.path("input"),), (launcher.path("output"),), mode="bind")
     native = choice.native
     if native.vocab_size is None:
-        native = msgspec.structs.replace(native, vocab_size=command.vocab_size)
+        known = command.vocab_size or vocabulary_of(command.model)
+        native = msgspec.structs.replace(native, vocab_size=known)
     engines = _bound(wanted, choice._replace(native=native), ids)
     assert isinstance(engines.source, BoundSource)
     return engines._replace(source=LaunchedSource(launcher, engines.source), launcher=launcher)

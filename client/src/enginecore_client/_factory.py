@@ -30,7 +30,7 @@ def make_client(
     Args:
         multiprocess_mode: the engines are other processes; if not, `engine` is in this one.
         asyncio_mode: the client is awaited; if not, it blocks.
-        client_addresses: where the engines are (multiprocess); see MPClient.
+        client_addresses: where the engines are (multiprocess), None to start them; see MPClient.
         engine: the engine, or a function that makes it (in this process); see InprocClient.
         data_parallel_size: how many engines step together; see `make_async_mp_client`.
         data_parallel_rank: the one rank to use, if balanced from outside.
@@ -52,7 +52,7 @@ def make_client(
     if multiprocess_mode:
         options.setdefault("lockstep", data_parallel_size > 1)
         return SyncMPClient(
-            _given(client_addresses), data_parallel_size=data_parallel_size, **options
+            _given(client_addresses, options), data_parallel_size=data_parallel_size, **options
         )
     if asyncio_mode:
         raise RequestRejectedError(
@@ -87,7 +87,7 @@ def make_async_mp_client(
     Independent engines, however many, count as size 1: AsyncMPClient balances between them.
 
     Args:
-        client_addresses: where the engines are; see MPClient.
+        client_addresses: where the engines are, None to start them; see MPClient.
         client_count: how many clients share the engines.
         client_index: this client's place among them, from 0.
         data_parallel_size: how many engines step together; with more than one they have waves.
@@ -103,7 +103,7 @@ def make_async_mp_client(
         RequestRejectedError: an option is wrong.
         AddressError: client_addresses are wrong.
     """
-    addresses = _given(client_addresses)
+    addresses = _given(client_addresses, options)
     if type(data_parallel_size) is not int or data_parallel_size < 1:
         raise RequestRejectedError(
             f"data_parallel_size: got {data_parallel_size!r}, allowed: 1 or more",
@@ -122,9 +122,11 @@ def make_async_mp_client(
     return DPLBAsyncMPClient(addresses, **whole)
 
 
-def _given(client_addresses: Addresses | None) -> Addresses:
-    if client_addresses is None:
+def _given(client_addresses: Addresses | None, options: SharedOptions) -> Addresses | None:
+    if client_addresses is None and options.get("engine_command") is None:
         raise RequestRejectedError(
-            "client_addresses: got None, allowed: where the engines are", field="client_addresses"
+            "client_addresses: got None, allowed: where the engines are, or an engine_command by "
+            "which to start them",
+            field="client_addresses",
         )
     return client_addresses

@@ -61,7 +61,7 @@ def test_one_engine() -> None:
 
 
 async def test_torch_engines_with_a_coordinator(model: Path) -> None:
-    options = NativeOptions(vocab_size=VOCAB_SIZE, model_name="tiny")
+    options = NativeOptions(model_name="tiny")
     async with AsyncMPClient(
         engine_command=torch(model), data_parallel_size=2, native=options
     ) as client:

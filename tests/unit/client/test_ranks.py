@@ -6,6 +6,7 @@ import pytest
 
 from enginecore_client import EngineCommand, RequestRejectedError, engine_ranks
 from enginecore_client._command import command_of
+from enginecore_client._engines import vocabulary_of
 from enginecore_client._peers import MUTE_SECONDS, Peers, Strangers, rank_in
 from enginecore_client._ranks import checked_ranks
 from enginecore_wire.codec import MsgpackEncoder
@@ -80,6 +81,24 @@ def test_vllm_command() -> None:
     assert words[:6] == ["python", "-m", "vllm", "serve", "m", "--headless"]
     assert words[-3:] == ["--data-parallel-start-rank", "3", "--enforce-eager"]
     assert not command.local
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ('{"vocab_size": 256}', 256),
+        ('{"text_config": {"vocab_size": 7}, "other": []}', 7),
+        ("{}", None),
+        ("[]", None),
+        ('{"vocab_size": "many"}', None),
+        (None, None),
+    ],
+)
+def test_vocabulary_is_read_from_the_models_directory(tmp_path, text, size) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert vocabulary_of(str(tmp_path)) == size
+    assert vocabulary_of("org/model") is None
 
 
 def test_words_alone_are_a_command() -> None:
