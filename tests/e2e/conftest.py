@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from devcluster.handle import ClusterHandle
 from devcluster.locations import Locations
+from support.checkpoint import fetch_checkpoint
 from support.faces import FACES, Face
 from support.installation import (
     Installation,
@@ -21,6 +24,7 @@ from support.space import Engines, Space, temporary_space
 from support.tiny_llama import write_tiny_llama
 
 LONGEST_SEQUENCE = 16384
+SAMPLE = Path(__file__).resolve().parents[2] / "manifests/samples/smollm2.yaml"
 SMALL = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 QUICK_RESTART = {"initialSeconds": 0.2, "maxSeconds": 1}
 LAUNCHER = (
@@ -114,6 +118,21 @@ def lab(installation: Installation, launched_spec: dict[str, Any]) -> Iterator[E
         )  # fmt: skip
         engines.apply(replicas=2, **launched_spec)
         engines.wait_ready(2)
+        yield engines
+
+
+@pytest.fixture(scope="session")
+def smollm(installation: Installation) -> Iterator[Engines]:
+    """The demo's engines: the sample as it is shipped, on this machine's checkpoint."""
+    sample: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
+    sample["spec"]["model"]["source"]["hostPath"] = str(fetch_checkpoint().parent)
+    with temporary_space(installation.cluster) as space:
+        space.kubectl.apply(sample)
+        engines = Engines(space, sample["metadata"]["name"])
+        engines.wait_ready(sample["spec"]["replicas"], 240)
+        condition = ("Available", "True")
+        found = engines.status()["conditions"]
+        assert condition in {(c["type"], c["status"]) for c in found}
         yield engines
 
 

@@ -1,13 +1,12 @@
 """From an EngineCluster to an answer: the sample, the real model, each source of addresses."""
 
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,8 +16,7 @@ from enginecore_wire.outputs import FinishReason
 from support.checkpoint import fetch_checkpoint
 from support.eventually import eventually
 from support.faces import FACES, Face, params
-from support.installation import Installation
-from support.space import Engines, temporary_space
+from support.space import Engines
 
 pytestmark = [
     pytest.mark.e2e,
@@ -27,24 +25,8 @@ pytestmark = [
     pytest.mark.usefixtures("installation"),
 ]
 
-SAMPLE = Path(__file__).resolve().parents[2] / "manifests/samples/smollm2.yaml"
 FRANCE = "What is the capital of France?"
 QUESTIONS = [FRANCE, "Name a colour.", "Who wrote Hamlet?", "Count to five."]
-
-
-@pytest.fixture(scope="module")
-def smollm(installation: Installation) -> Iterator[Engines]:
-    """The sample as it is shipped, on this machine's copy of the checkpoint."""
-    sample: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-    sample["spec"]["model"]["source"]["hostPath"] = str(fetch_checkpoint().parent)
-    with temporary_space(installation.cluster) as space:
-        space.kubectl.apply(sample)
-        engines = Engines(space, sample["metadata"]["name"])
-        engines.wait_ready(sample["spec"]["replicas"], 240)
-        condition = ("Available", "True")
-        found = engines.status()["conditions"]
-        assert condition in {(c["type"], c["status"]) for c in found}
-        yield engines
 
 
 @pytest.fixture(scope="module")

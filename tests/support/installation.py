@@ -42,10 +42,19 @@ class Installation:
     @property
     def engine_image(self) -> str:
         """The image of engines whose spec names none."""
+        found = {item["name"]: item.get("value", "") for item in self._container["env"]}
+        return str(found[TORCH_IMAGE_ENV])
+
+    @property
+    def operator_image(self) -> str:
+        """The image of the operator and of coordinators."""
+        return str(self._container["image"])
+
+    @property
+    def _container(self) -> dict[str, Any]:
         tree = self.kubectl.get("deployment", self.deployment)
         (container,) = tree["spec"]["template"]["spec"]["containers"]
-        found = {item["name"]: item.get("value", "") for item in container["env"]}
-        return str(found[TORCH_IMAGE_ENV])
+        return dict(container)
 
     def pods(self) -> list[dict[str, Any]]:
         """Return its pods."""
