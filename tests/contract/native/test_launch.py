@@ -15,6 +15,7 @@ import zmq
 
 from enginecore_client import (
     AsyncMPClient,
+    DPLBAsyncMPClient,
     EngineCommand,
     EngineDeadError,
     EngineStartupError,
@@ -26,6 +27,8 @@ from enginecore_client import (
     StartupTimeoutError,
     SyncMPClient,
     launch_core_engines,
+    make_async_mp_client,
+    make_client,
 )
 from enginecore_wire.coordination import LoadReport
 from support.eventually import eventually, eventually_async
@@ -203,6 +206,23 @@ def test_engine_with_other_flags_is_refused() -> None:
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(RequestRejectedError, match=text):
         SyncMPClient(**options)
+
+
+def test_factory_starts_one_engine() -> None:
+    client = make_client(True, False, engine_command=launched_stub())
+    assert isinstance(client, SyncMPClient)
+    with client:
+        assert tokens(client) == STARTED
+
+
+async def test_factory_starts_engines_that_step_together() -> None:
+    command = launched_stub()
+    client = make_async_mp_client(engine_command=command, data_parallel_size=2)
+    assert isinstance(client, DPLBAsyncMPClient)
+    async with client:
+        assert client.core_engines == [b"\x00\x00", b"\x01\x00"]
+        for _ in range(3):
+            assert await collect(client) == STARTED
 
 
 async def test_some_ranks_are_started_elsewhere(caplog) -> None:
