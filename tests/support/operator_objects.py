@@ -170,10 +170,17 @@ class CoreStory:
         self.pods: list[ObservedPod] = []
         self.nodes = node()
         self.reading: FactsReading | None = None
+        self.warnings: dict[str, str] = {}
 
     def plan(self, seconds: float = 0.0) -> Plan:
         """Make one pass and take over what it does."""
-        view = CoreView(core=self.core, pods=self.pods, nodes=self.nodes, reading=self.reading)
+        view = CoreView(
+            core=self.core,
+            pods=self.pods,
+            nodes=self.nodes,
+            warnings=self.warnings,
+            reading=self.reading,
+        )
         plan = plan_core(view, RENDERING, at(seconds))
         assert isinstance(plan.status, EngineCoreStatus)
         self.core = msgspec.structs.replace(self.core, status=plan.status)

@@ -34,8 +34,10 @@ from enginecore_operator.plan.observed import (
     ObservedNode,
     ObservedPod,
 )
+from enginecore_operator.plan.obstacles import is_slow
 from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_operator.plan.rendering import Rendering
+from enginecore_operator.pod_warnings import PodWarnings
 from enginecore_operator.status_reader import StatusReader
 from enginecore_operator.views import foreign_children, read_cluster_view, read_core_view
 from enginecore_operator.wakes import keys_concerned
@@ -77,6 +79,7 @@ class Reconciler:
         self._client = client
         self._executor = Executor(client, self.cache)
         self._facts = FactsKeeper(reader, self._wake, clock)
+        self._warnings = PodWarnings(client, clock)
         self._events = events
         self._metrics = metrics
         self._rendering = rendering
@@ -181,7 +184,12 @@ class Reconciler:
         if view is None:
             await self._reap(key)
             return None
-        view = msgspec.structs.replace(view, nodes=await self._nodes_of(view.pods))
+        slow = [pod for pod in view.pods if is_slow(pod, self._now())]
+        view = msgspec.structs.replace(
+            view,
+            nodes=await self._nodes_of(view.pods),
+            warnings=await self._warnings.latest(slow),
+        )
         try:
             return await self._carry_out(key, view, plan_core(view, self._rendering, self._now()))
         except RefusedError as error:

@@ -1,99 +1,12 @@
 """One EngineCluster, pass by pass."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
-from enginecore_operator.api.conditions import Condition
-from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
 from enginecore_operator.plan.actions import Apply, Create, Delete, Plan
-from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
-from support.operator_objects import (
-    NAMESPACE,
-    cluster_spec,
-    condition_of,
-    created,
-    observed_cluster,
-    observed_core,
-    plan_for_cluster,
-    told,
-)
-
-
-class ClusterStory:
-    """One EngineCluster told pass by pass: what a plan makes is seen by the next one."""
-
-    def __init__(self, **spec: Any) -> None:
-        self.cluster = observed_cluster(cluster_spec(**spec))
-        self.cores: dict[str, ObservedCore] = {}
-        self.objects: dict[str, dict[str, ObservedObject]] = {
-            "Service": {},
-            "Deployment": {},
-            "ConfigMap": {},
-        }
-
-    def plan(self) -> Plan:
-        view = ClusterView(
-            cluster=self.cluster,
-            cores=list(self.cores.values()),
-            services=self.objects["Service"],
-            deployments=self.objects["Deployment"],
-            config_maps=self.objects["ConfigMap"],
-        )
-        plan = plan_for_cluster(view)
-        assert isinstance(plan.status, EngineClusterStatus)
-        self.cluster = msgspec.structs.replace(self.cluster, status=plan.status)
-        for action in (action for stage in plan.stages for action in stage):
-            match action:
-                case Create() | Apply():
-                    self.take(action.manifest)
-                case Delete():
-                    del self.cores[action.ref.name]
-        return plan
-
-    def take(self, manifest: dict[str, Any]) -> None:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        meta = {**manifest["metadata"], "uid": f"uid-{kind}-{name}"}
-        if kind == "EngineCore":
-            before = self.cores.get(name)
-            changed = before is None or before.spec != manifest["spec"]
-            generation = (before.metadata.generation if before else 0) + changed
-            raw = {**manifest, "metadata": {**meta, "generation": generation}}
-            core = msgspec.convert(raw, ObservedCore)
-            status = before.status if before else EngineCoreStatus()
-            self.cores[name] = msgspec.structs.replace(core, status=status)
-        else:
-            view = ObservedObject(msgspec.convert(meta, ObjectMeta), manifest)
-            self.objects[kind][name] = view
-
-    def ready(self, *ranks: int) -> None:
-        """Let engines become Ready with the spec they have."""
-        for rank in ranks:
-            name = f"smollm-{rank}"
-            core = self.cores[name]
-            status = EngineCoreStatus(
-                observed_generation=core.metadata.generation,
-                input_address=f"tcp://10.0.0.{rank}:5557",
-                output_address=f"tcp://10.0.0.{rank}:5558",
-                conditions=[Condition("Ready", "True", "PodReady")],
-            )
-            self.cores[name] = msgspec.structs.replace(core, status=status)
-
-    def change_spec(self, **spec: Any) -> None:
-        meta = self.cluster.metadata
-        self.cluster = msgspec.structs.replace(
-            self.cluster,
-            spec=cluster_spec(**spec),
-            metadata=msgspec.structs.replace(meta, generation=meta.generation + 1),
-        )
-
-    @property
-    def status(self) -> EngineClusterStatus:
-        return self.cluster.status
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        return condition_of(self.status, kind)
+from enginecore_operator.plan.observed import ObjectMeta, ObservedObject
+from support.cluster_story import ClusterStory, settled
+from support.operator_objects import NAMESPACE, created, observed_core, told
 
 
 def names(plan: Plan, kind: type) -> list[str]:
@@ -103,15 +16,6 @@ def names(plan: Plan, kind: type) -> list[str]:
             ref = getattr(action, "ref", None)
             found.append(ref.name if ref else action.manifest["metadata"]["name"])  # type: ignore[union-attr]
     return found
-
-
-def settled(replicas: int, **spec: Any) -> ClusterStory:
-    """Return the story of a cluster whose engines are all Ready."""
-    story = ClusterStory(replicas=replicas, **spec)
-    story.plan()
-    story.ready(*range(replicas))
-    story.plan()
-    return story
 
 
 def test_first_pass_creates_everything() -> None:
@@ -187,12 +91,6 @@ def test_scale(before: int, after: int, made: list[str], removed: list[str]) -> 
     assert len(story.status.client_addresses.input_address) == after
 
 
-def test_scaled_to_zero() -> None:
-    story = settled(0)
-    assert story.condition("Available") == ("False", "ScaledToZero")
-    assert story.condition("Progressing") == ("False", "Settled")
-
-
 def test_rollout_goes_one_by_one_from_the_highest_rank() -> None:
     story = settled(3)
     story.change_spec(replicas=3, runtime={"image": "new:2"})
@@ -227,7 +125,7 @@ def test_rollout_waits_while_a_rank_has_no_engine_as_its_name_is_taken() -> None
     story.cores["smollm-1"] = observed_core(name="smollm-1")
     story.change_spec(replicas=3, runtime={"image": "new:2"})
     assert names(story.plan(), Apply) == ["smollm-client-addresses"]
-    assert story.condition("Available") == ("False", "ReplicasNotReady")
+    assert story.condition("Degraded") == ("True", "NameTaken")
     del story.cores["smollm-1"]
     assert names(story.plan(), Create) == ["smollm-1"]
     story.ready(1)
@@ -286,17 +184,6 @@ def test_names_of_others_are_left_alone() -> None:
     assert story.condition("Degraded") == ("True", "NameTaken")
     degraded = next(c for c in story.status.conditions if c.type == "Degraded")
     assert "Service smollm-engines, EngineCore smollm-0" in degraded.message
-
-
-def test_given_up_engine_degrades_the_cluster() -> None:
-    story = settled(2)
-    core = story.cores["smollm-1"]
-    bad = Condition("Ready", "False", "RestartLimitReached", "given up after 10 failures")
-    status = msgspec.structs.replace(core.status, conditions=[bad])
-    story.cores["smollm-1"] = msgspec.structs.replace(core, status=status)
-    story.plan()
-    assert story.condition("Degraded") == ("True", "EngineFailed")
-    assert story.condition("Available") == ("False", "ReplicasNotReady")
 
 
 def test_invalid_spec_touches_nothing() -> None:

@@ -23,6 +23,7 @@ class Reason(StrEnum):
 
     # Available
     ALL_REPLICAS_READY = "AllReplicasReady"
+    ENOUGH_REPLICAS_READY = "EnoughReplicasReady"
     REPLICAS_NOT_READY = "ReplicasNotReady"
     SCALED_TO_ZERO = "ScaledToZero"
     # Progressing
@@ -34,6 +35,7 @@ class Reason(StrEnum):
     # Degraded
     AS_EXPECTED = "AsExpected"
     ENGINE_FAILED = "EngineFailed"
+    ENGINE_STUCK = "EngineStuck"
     NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
     API_REFUSED = "RefusedByApi"
@@ -42,12 +44,14 @@ class Reason(StrEnum):
     POD_NOT_READY = "PodNotReady"
     POD_PENDING = "PodPending"
     POD_MISSING = "PodMissing"
+    CANNOT_START = "CannotStart"
     BACK_OFF = "BackOff"
     RESTART_LIMIT = "RestartLimitReached"
     DRAINING = "Draining"
     # Scheduled
     POD_SCHEDULED = "PodScheduled"
     UNSCHEDULABLE = "Unschedulable"
+    NOT_SCHEDULED = "NotScheduledYet"
     # FactsKnown
     FACTS_READ = "FactsRead"
     SIMULATED_NODE = "SimulatedNode"

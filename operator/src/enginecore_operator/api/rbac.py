@@ -36,7 +36,7 @@ CLUSTER_RULES: Final[list[dict[str, Any]]] = [
         "verbs": ["get", "list", "watch", "create", "patch"],
     },
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "list"]},
 ]
 """In the namespaces served; nodes need a ClusterRole in any case."""
 

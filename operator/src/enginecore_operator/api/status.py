@@ -25,6 +25,7 @@ class EngineClusterStatus(Spec, frozen=True):
     ready_replicas: int = 0
     updated_replicas: int = 0
     desired_replicas: int = 0
+    established_replicas: int = 0
     selector: str = ""
     current_revision: str = ""
     client_addresses: ClientAddresses = ClientAddresses()

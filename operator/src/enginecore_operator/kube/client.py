@@ -79,12 +79,17 @@ class KubeClient:
         """Read one object. Raises NotFoundError and other KubeErrors."""
         return await self._request("GET", resource, resource.path(namespace, name))
 
-    async def list_all(self, resource: Resource, namespace: str = "") -> Listing:
-        """Read all objects of ours, in one namespace or in all. Raises KubeError."""
+    async def list_all(self, resource: Resource, namespace: str = "", fields: str = "") -> Listing:
+        """Read all objects of ours, in one namespace or in all. Raises KubeError.
+
+        `fields` is a field selector, such as type=Warning.
+        """
         found: list[Document] = []
         query = {"limit": str(PAGE_SIZE)}
         if resource.selector:
             query["labelSelector"] = resource.selector
+        if fields:
+            query["fieldSelector"] = fields
         while True:
             try:
                 body = await self._send("GET", resource, resource.path(namespace), query=query)
@@ -190,7 +195,10 @@ class KubeClient:
             outcome = str(status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             outcome = type(error).__name__
-            raise UnreachableError(f"{method} {path}: {error or outcome}") from error
+            why = (
+                f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+            )
+            raise UnreachableError(f"{method} {path}: {why or outcome}") from error
         finally:
             self._observer.observe_request(method, resource.kind, outcome, self._clock() - started)
         if status >= 400:

@@ -97,7 +97,7 @@ def error_from_response(status: int, body: bytes) -> KubeError:
     except msgspec.MsgspecError:
         told = _Status(message=body[:200].decode(errors="replace"))
     if status == 429 or status >= 500:
-        return UnreachableError(f"{status} {told.reason}: {told.message}")
+        return UnreachableError(f"{status} {told.reason}: {told.message}".rstrip(": "))
     kind = _BY_STATUS.get(status, ApiError)
     if status == 409 and told.reason == "AlreadyExists":
         kind = AlreadyExistsError

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.conditions import ConditionType, Reason, is_true
+from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
+from enginecore_operator.api.status import EngineClusterStatus
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import cluster_status, names
@@ -93,7 +94,12 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
     return Plan(
         status=status,
         stages=tuple(stage for stage in stages if stage),
-        events=(*_scale_events(engines), *updates.events, *_taken_events(view, taken)),
+        events=(
+            *_scale_events(engines),
+            *updates.events,
+            *_taken_events(view, taken),
+            *_trouble_events(view, status),
+        ),
     )
 
 
@@ -243,17 +249,29 @@ def _revision_of(core: ObservedCore) -> str:
 def _scale_events(engines: _Engines) -> tuple[Event, ...]:
     events = []
     if engines.missing:
-        events.append(Event(Reason.CREATED, f"Created engines: ranks {_ranks(engines.missing)}"))
+        events.append(Event(Reason.CREATED, f"Created {_ranks(engines.missing)}"))
     if engines.surplus:
         gone = tuple(sorted(engines.surplus))
-        events.append(Event(Reason.DELETED, f"Removed engines: ranks {_ranks(gone)}"))
+        events.append(Event(Reason.DELETED, f"Removed {_ranks(gone)}"))
     return tuple(events)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > 1 and ranks[-1] - ranks[0] + 1 == len(ranks):
-        return f"{ranks[0]} to {ranks[-1]}"
-    return ", ".join(str(rank) for rank in ranks)
+    if len(ranks) == 1:
+        return f"the engine of rank {ranks[0]}"
+    if ranks[-1] - ranks[0] + 1 == len(ranks):
+        return f"the engines of ranks {ranks[0]} to {ranks[-1]}"
+    return f"the engines of ranks {', '.join(str(rank) for rank in ranks)}"
+
+
+def _trouble_events(view: ClusterView, after: EngineClusterStatus) -> tuple[Event, ...]:
+    """Tell when engines begin to fail, or to be kept from starting."""
+    now = find_condition(after.conditions, ConditionType.DEGRADED)
+    if now is None or now.reason not in (Reason.ENGINE_FAILED, Reason.ENGINE_STUCK):
+        return ()
+    before = find_condition(view.cluster.status.conditions, ConditionType.DEGRADED)
+    told = before is not None and before.reason == now.reason
+    return () if told else (Event(Reason(now.reason), now.message, "Warning"),)
 
 
 def _taken_events(view: ClusterView, taken: tuple[str, ...]) -> tuple[Event, ...]:

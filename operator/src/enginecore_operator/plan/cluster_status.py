@@ -7,12 +7,20 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
-from enginecore_operator.api.status import ClientAddresses, EngineClusterStatus
+from enginecore_operator.api.status import ClientAddresses, EngineClusterStatus, Failure
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.plan.observed import ClusterView, ObservedCore
+from enginecore_operator.plan.restart import describe_failures
 from enginecore_operator.plan.verdicts import Verdict, build_conditions, replace_condition
+from enginecore_wire.wording import counted, is_or_are
 
-_FAILED_REASONS = (Reason.RESTART_LIMIT, Reason.INVALID_SPEC, Reason.API_REFUSED)
+_FAILED_REASONS = (
+    Reason.RESTART_LIMIT,
+    Reason.BACK_OFF,
+    Reason.INVALID_SPEC,
+    Reason.API_REFUSED,
+)
+_STUCK_REASONS = (Reason.CANNOT_START, Reason.UNSCHEDULABLE)
 _NAMED_AT_MOST = 3
 
 
@@ -32,11 +40,13 @@ class _Counts(msgspec.Struct, frozen=True):
     there: int
     ready: int
     updated: int
+    established: int
+    needed: int
 
 
 def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineClusterStatus:
     """Build the whole status."""
-    counts = _count(sight)
+    counts = _count(view, sight)
     verdicts = {
         ConditionType.AVAILABLE: _available(counts),
         ConditionType.PROGRESSING: _progressing(sight, counts),
@@ -48,6 +58,7 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
         ready_replicas=counts.ready,
         updated_replicas=counts.updated,
         desired_replicas=counts.desired,
+        established_replicas=counts.established,
         selector=selector(view.cluster.metadata.name),
         current_revision=sight.revision,
         client_addresses=sight.addresses,
@@ -96,51 +107,86 @@ def _is_updated(core: ObservedCore, revision: str) -> bool:
     return core.metadata.labels.get(labels.REVISION) == revision
 
 
-def _count(sight: Sight) -> _Counts:
+def _count(view: ClusterView, sight: Sight) -> _Counts:
+    desired = sight.spec.replicas
+    ready = sum(_is_ready(core) for core in sight.serving.values())
+    established = min(view.cluster.status.established_replicas, desired)
+    established = desired if ready >= desired else established
+    # At first, and after zero, every engine counts; later those that are added do not.
+    spared = sight.spec.rollout.max_unavailable
     return _Counts(
-        desired=sight.spec.replicas,
+        desired=desired,
         there=len(sight.serving) + len(sight.surplus),
-        ready=sum(_is_ready(core) for core in sight.serving.values()),
+        ready=ready,
         updated=sum(_is_updated(core, sight.revision) for core in sight.serving.values()),
+        established=established,
+        needed=max(established - spared, 1) if established else desired,
     )
 
 
 def _available(counts: _Counts) -> Verdict:
     if counts.desired == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "no engine is wanted")
-    if counts.ready < counts.desired:
-        message = f"{counts.ready} of {counts.desired} engines are ready"
-        return Verdict(False, Reason.REPLICAS_NOT_READY, message)
-    return Verdict(True, Reason.ALL_REPLICAS_READY, f"{counts.ready} engines are ready")
+    if counts.ready >= counts.desired:
+        message = f"{counted(counts.ready, 'engine')} {is_or_are(counts.ready)} ready"
+        return Verdict(True, Reason.ALL_REPLICAS_READY, message)
+    message = (
+        f"{counts.ready} of {counted(counts.desired, 'engine')} {is_or_are(counts.ready)} ready, "
+        f"{counts.needed} {is_or_are(counts.needed)} needed"
+    )
+    if counts.ready >= counts.needed:
+        return Verdict(True, Reason.ENOUGH_REPLICAS_READY, message)
+    return Verdict(False, Reason.REPLICAS_NOT_READY, message)
 
 
 def _progressing(sight: Sight, counts: _Counts) -> Verdict:
     outdated = len(sight.serving) - counts.updated
     if outdated and sight.spec.rollout.paused:
-        message = f"the rollout is paused with {outdated} engines of an earlier spec"
+        message = f"the rollout is paused with {counted(outdated, 'engine')} of an earlier spec"
         return Verdict(False, Reason.PAUSED, message)
     if outdated:
-        message = f"{counts.updated} of {counts.desired} engines have the present spec"
+        verb = "has" if counts.updated == 1 else "have"
+        message = f"{counts.updated} of {counted(counts.desired, 'engine')} {verb} the present spec"
         return Verdict(True, Reason.ROLLING_OUT, message)
     if counts.there != counts.desired:
-        message = f"{counts.there} engines are there, {counts.desired} are wanted"
+        message = (
+            f"{counted(counts.there, 'engine')} {is_or_are(counts.there)} there, "
+            f"{counts.desired} {is_or_are(counts.desired)} wanted"
+        )
         return Verdict(True, Reason.SCALING, message)
-    if counts.ready < counts.desired:
-        message = f"{counts.desired - counts.ready} engines are not ready"
+    missing = counts.desired - counts.ready
+    if missing > 0:
+        message = f"{counted(missing, 'engine')} {is_or_are(missing)} not ready"
         return Verdict(True, Reason.STARTING, message)
-    return Verdict(False, Reason.SETTLED, "")
+    return Verdict(False, Reason.SETTLED, "every engine has the present spec and is ready")
 
 
 def _degraded(sight: Sight) -> Verdict:
     if sight.taken:
         return Verdict(True, Reason.NAME_TAKEN, taken_message(sight.taken))
-    failed = []
-    for core in sight.serving.values():
+    failed, stuck = [], []
+    for _, core in sorted(sight.serving.items()):
         ready = find_condition(core.status.conditions, ConditionType.READY)
-        if ready is not None and ready.reason in _FAILED_REASONS:
-            failed.append(f"{core.metadata.name}: {ready.message}")
-    if not failed:
-        return Verdict(False, Reason.AS_EXPECTED, "")
-    more = len(failed) - _NAMED_AT_MOST
-    text = "; ".join(failed[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
-    return Verdict(True, Reason.ENGINE_FAILED, text)
+        if ready is None or ready.status == "True":
+            continue
+        if ready.reason in _STUCK_REASONS:
+            stuck.append(f"{core.metadata.name}: {ready.reason}: {ready.message}")
+        elif ready.reason in _FAILED_REASONS:
+            failed.append(f"{core.metadata.name}: {ready.reason}: {ready.message}")
+        elif (failure := _failure_before(core)) is not None:
+            failed.append(f"{core.metadata.name}: {describe_failures(failure)}")
+    bad = [*failed, *stuck]
+    if not bad:
+        return Verdict(False, Reason.AS_EXPECTED, "no engine has failed or is kept from starting")
+    more = len(bad) - _NAMED_AT_MOST
+    text = "; ".join(bad[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
+    return Verdict(True, Reason.ENGINE_FAILED if failed else Reason.ENGINE_STUCK, text)
+
+
+def _failure_before(core: ObservedCore) -> Failure | None:
+    """Return the failure for which an engine starts again, until it is Ready."""
+    status, revision = core.status, core.metadata.labels.get(labels.REVISION)
+    failure = status.failure
+    if failure is None or failure.revision != revision or failure.epoch != status.epoch - 1:
+        return None
+    return failure

@@ -18,9 +18,15 @@ from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
 from enginecore_operator.plan.observed import CoreView, ObservedPod
+from enginecore_operator.plan.obstacles import next_look
 from enginecore_operator.plan.pods import build_pod
 from enginecore_operator.plan.rendering import Rendering
-from enginecore_operator.plan.restart import given_up, record_failure, restart_time
+from enginecore_operator.plan.restart import (
+    describe_failures,
+    given_up,
+    record_failure,
+    restart_time,
+)
 from enginecore_operator.plan.revision import compute_revision
 
 
@@ -145,8 +151,7 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
     ask = None
     if failure is None and current is not None:
         ask = facts_request(view, current, situation.spec.transport.http_port)
-        if facts_pending(view, current):
-            requeue = FACTS_PERIOD
+        requeue = FACTS_PERIOD if facts_pending(view, current) else next_look(current, now)
     stage = (*_retire_address(situation), *_remove_older(situation))
     news = _failure_events(situation) or _ready_events(view, status)
     return Plan(
@@ -244,10 +249,7 @@ def _failure_events(situation: _Situation) -> tuple[Event, ...]:
     text = f"Pod {pod} failed ({failure.reason}), {failure.count} in a row: {failure.message}"
     events = [Event(Reason.POD_FAILED, text, "Warning")]
     if failure.revision == situation.revision and given_up(failure, situation.spec.restart):
-        limit = (
-            f"Given up after {failure.count} failures in a row; change the spec to try again. "
-            f"The last: {failure.reason}: {failure.message}"
-        )
+        limit = f"Change the spec to try again. Given up after {describe_failures(failure)}"
         events.append(Event(Reason.RESTART_LIMIT, limit, "Warning"))
     return tuple(events)
 

@@ -10,7 +10,8 @@ from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan import names
 from enginecore_operator.plan.facts import current_reading, is_simulated, simulated_message
 from enginecore_operator.plan.observed import CoreView, ObservedPod
-from enginecore_operator.plan.restart import given_up, restart_time
+from enginecore_operator.plan.obstacles import Obstacle, find_obstacle, waiting_text
+from enginecore_operator.plan.restart import describe_failures, given_up, restart_time
 from enginecore_operator.plan.verdicts import Verdict, build_conditions, replace_condition
 from enginecore_wire.contract import EngineFacts
 from enginecore_wire.control import Phase
@@ -37,8 +38,8 @@ def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatu
     pod, spec = sight.pod, sight.spec
     ip = pod.status.pod_ip if pod is not None and not pod.terminating else ""
     verdicts = {
-        ConditionType.READY: _ready(sight),
-        ConditionType.SCHEDULED: _scheduled(pod),
+        ConditionType.READY: _ready(view, sight),
+        ConditionType.SCHEDULED: _scheduled(view, sight),
         ConditionType.FACTS_KNOWN: _facts_known(view, sight),
     }
     return EngineCoreStatus(
@@ -83,10 +84,10 @@ def _pod_reference(view: CoreView, sight: Sight) -> PodReference:
     return PodReference(pod.metadata.name, pod.status.pod_ip, pod.spec.node_name)
 
 
-def _ready(sight: Sight) -> Verdict:
+def _ready(view: CoreView, sight: Sight) -> Verdict:
     pod, failure = sight.pod, sight.waiting
     if failure is not None:
-        tale = f"{failure.count} failures in a row, the last: {failure.reason}: {failure.message}"
+        tale = describe_failures(failure)
         if given_up(failure, sight.spec.restart):
             return Verdict(False, Reason.RESTART_LIMIT, f"given up after {tale}")
         start = restart_time(failure, sight.spec.restart).strftime("%H:%M:%S UTC")
@@ -94,37 +95,41 @@ def _ready(sight: Sight) -> Verdict:
     if pod is None:
         return Verdict(False, Reason.POD_PENDING, "the pod is being made")
     if pod.ready:
-        return Verdict(True, Reason.POD_READY, "")
+        return Verdict(True, Reason.POD_READY, f"pod {pod.metadata.name} is ready")
     if pod.terminating:
         return Verdict(False, Reason.DRAINING, "the pod is being deleted")
     if pod.status.phase != "Running":
-        return Verdict(False, Reason.POD_PENDING, _waiting_text(pod))
+        found = _obstacle(view, sight)
+        if found is not None:
+            return Verdict(False, found.reason, found.message)
+        text = waiting_text(pod) or "the pod is not running yet"
+        return Verdict(False, Reason.POD_PENDING, text)
     return Verdict(False, Reason.POD_NOT_READY, "the engine is not ready yet")
 
 
-def _waiting_text(pod: ObservedPod) -> str:
-    for container in pod.status.container_statuses:
-        waiting = container.state.waiting
-        if waiting is not None and waiting.reason:
-            text = f": {waiting.message}" if waiting.message else ""
-            return f"container {container.name}: {waiting.reason}{text}"
-    return "the pod is not running yet"
+def _obstacle(view: CoreView, sight: Sight) -> Obstacle | None:
+    pod = sight.pod
+    if pod is None or pod.status.phase == "Running":
+        return None
+    return find_obstacle(pod, sight.spec.accelerator, view.warnings.get(pod.metadata.uid, ""))
 
 
-def _scheduled(pod: ObservedPod | None) -> Verdict:
+def _scheduled(view: CoreView, sight: Sight) -> Verdict:
+    pod = sight.pod
     if pod is None:
         return Verdict(False, Reason.POD_MISSING, "there is no pod")
     if pod.spec.node_name:
-        return Verdict(True, Reason.POD_SCHEDULED, "")
-    condition = pod.condition("PodScheduled")
-    message = condition.message if condition is not None else ""
-    return Verdict(False, Reason.UNSCHEDULABLE, message or "not scheduled yet")
+        return Verdict(True, Reason.POD_SCHEDULED, f"on node {pod.spec.node_name}")
+    found = _obstacle(view, sight)
+    if found is not None and found.reason is Reason.UNSCHEDULABLE:
+        return Verdict(False, Reason.UNSCHEDULABLE, found.message)
+    return Verdict(False, Reason.NOT_SCHEDULED, "the scheduler has not decided yet")
 
 
 def _facts_known(view: CoreView, sight: Sight) -> Verdict:
     pod = sight.pod
     if _engine(view, sight) is not None:
-        return Verdict(True, Reason.FACTS_READ, "")
+        return Verdict(True, Reason.FACTS_READ, "the engine told them on its status page")
     if pod is None:
         return Verdict(False, Reason.POD_MISSING, "there is no pod")
     if is_simulated(view, pod):

@@ -97,7 +97,11 @@ class PodStatus(_View, frozen=True, rename={"pod_ip": "podIP"}):
     pod_ip: str = ""
     reason: str = ""
     message: str = ""
+    start_time: str = msgspec.field(default="", name="startTime")
     conditions: list[PodCondition] = []
+    init_container_statuses: list[ContainerStatus] = msgspec.field(
+        default_factory=list, name="initContainerStatuses"
+    )
     container_statuses: list[ContainerStatus] = msgspec.field(
         default_factory=list, name="containerStatuses"
     )
@@ -201,11 +205,14 @@ class FactsReading(msgspec.Struct, frozen=True):
 
 
 class CoreView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that bears on one EngineCore. `pods` are those that carry its label, of any owner."""
+    """All that bears on one EngineCore. `pods` are those that carry its label, of any owner;
+    `warnings` are what kubelets report of those that do not start, by the pods' uid.
+    """
 
     core: ObservedCore
     pods: Sequence[ObservedPod] = ()
     nodes: Mapping[str, ObservedNode] = {}
+    warnings: Mapping[str, str] = {}
     reading: FactsReading | None = None
 
 

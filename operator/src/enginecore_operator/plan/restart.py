@@ -15,6 +15,7 @@ from enginecore_operator.api.status import EngineCoreStatus, Failure
 from enginecore_operator.api.v1alpha1 import Restart
 from enginecore_operator.plan.observed import ObservedPod
 from enginecore_wire.contract import ServerStatus
+from enginecore_wire.wording import counted
 
 STABLE_SECONDS: Final = 60.0
 """An engine that was Ready for this long failed for a new cause: its failures count anew."""
@@ -63,6 +64,12 @@ def record_failure(
         message=_tail(message),
         revision=revision,
     )
+
+
+def describe_failures(failure: Failure) -> str:
+    """Tell a failure's tale in one sentence."""
+    row = counted(failure.count, "failure")
+    return f"{row} in a row, the last: {failure.reason}: {failure.message}"
 
 
 def given_up(failure: Failure, policy: Restart) -> bool:

@@ -1,0 +1,11 @@
+"""Numbers in sentences."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: `1 engine`, `2 engines`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def is_or_are(number: int) -> str:
+    """Return the verb of so many things: `is`, `are`."""
+    return "is" if number == 1 else "are"
