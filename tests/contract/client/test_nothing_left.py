@@ -62,7 +62,7 @@ def assert_books_empty(client: AsyncMPClient | SyncMPClient) -> None:
         assert not connection.outbox
     gc.collect()
     kept = (RequestRecord, CallRecord, AsyncStream, SyncStream)
-    assert [each for each in gc.get_objects() if isinstance(each, kept)] == []
+    assert [each for each in gc.get_objects() if type(each) in kept] == []
 
 
 def start(start_pod: Callable[..., Pod]) -> Pod:
