@@ -43,7 +43,8 @@ class RequestRecord:
     """One unfinished request.
 
     `sink` is where its outputs go: the shell's stream, or None for get_output. Times are
-    seconds of the monotonic clock. `request` is kept for records that may be sent again.
+    seconds of the monotonic clock. `token_at` is when its last token was, as far as metrics
+    were told. `request` is kept for records that may be sent again.
     `engine` is the rank it was last given to. `stopped` says that the client ended it because its
     text reached a stop string.
     """
@@ -53,7 +54,6 @@ class RequestRecord:
     sink: Any
     prompt_tokens: int
     added_at: float
-    last_at: float
     deadline: float | None = None
     request: EngineCoreRequest | None = None
     tokens: int = 0
@@ -62,6 +62,7 @@ class RequestRecord:
     link: int | None = None
     engine: int | None = None
     stopped: bool = False
+    token_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)

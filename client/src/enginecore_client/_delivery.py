@@ -212,23 +212,24 @@ class Delivery:
         return any(item is not None for item in extra) and self._ledger.queued_count > 0
 
     def _deliver(self, connection: Connection, message: EngineCoreOutputs, now: float) -> None:
-        requests = connection.requests
-        items: list[tuple[RequestRecord, EngineCoreOutput, float]] = []
+        find = connection.requests.get
+        records: list[RequestRecord] = []
+        outputs: list[EngineCoreOutput] = []
         queued: list[EngineCoreOutput] = []
         names: dict[str, str] = {}
         for output in message.outputs:
-            record = requests.get(output.request_id)
+            record = find(output.request_id)
             if record is None:
                 continue
             output.request_id = record.request_id
-            items.append((record, output, now - record.last_at))
+            records.append(record)
+            outputs.append(output)
             if record.sink is None:
                 queued.append(output)
                 names[record.internal_id] = record.request_id
-            count = len(output.new_token_ids)
-            if count:
-                record.tokens += count
-                record.last_at = now
+            tokens = output.new_token_ids
+            if tokens:
+                record.tokens += len(tokens)
                 record.request = None
             if output.finish_reason is not None:
                 self._ledger.leave(record, connection)
@@ -239,8 +240,9 @@ class Delivery:
         message.engine_index = rank
         message.outputs = queued
         message.utility_output = None
-        if items or worth:
-            self._ledger.events.append(Delivered(rank, items, message if worth else None))
+        if records or worth:
+            told = message if worth else None
+            self._ledger.events.append(Delivered(rank, records, outputs, told, now))
 
     def _name(self, connection: Connection, names: dict[str, str], internal_id: str) -> str:
         record = connection.requests.get(internal_id)

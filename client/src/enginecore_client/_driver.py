@@ -63,6 +63,13 @@ class Sink(Protocol):
     def put(self, item: EngineCoreOutput | EngineCoreOutputs | BaseException | None) -> None:
         """Take an output, an error, or None for an end without a last output."""
 
+
+class Inbox(Sink, Protocol):
+    """Where everything else goes, and what get_output reads."""
+
+    def report(self, error: EngineCoreError) -> None:
+        """Take an error that ends requests or is an engine's loss."""
+
     def finish(self, error: EngineCoreError) -> None:
         """Take note that nothing will come any more."""
 
@@ -87,7 +94,7 @@ class Driver:
         core: ClientCore,
         source: AddressSource,
         metrics: NoMetrics,
-        inbox: Sink,
+        inbox: Inbox,
         watcher: Watcher,
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -313,17 +320,18 @@ class Driver:
 
     def _tell(self, event: Event) -> None:
         match event:
-            case Delivered(_, items, queued):
-                for record, output, _ in items:
-                    if record.sink is not None:
-                        record.sink.put(output)
-                if queued is not None:
-                    self._inbox.put(queued)
+            case Delivered():
+                for record, output in zip(event.records, event.outputs, strict=True):
+                    sink = record.sink
+                    if sink is not None:
+                        sink.put(output)
+                if event.queued is not None:
+                    self._inbox.put(event.queued)
             case RequestEnded(_, record, error):
                 if record.sink is not None:
                     record.sink.put(error)
             case Reported(error):
-                self._inbox.put(error)
+                self._inbox.report(error)
             case EngineDown(engine, _) if self.launcher is not None:
                 self.launcher.lost(engine)
             case CallEnded(call, value, error):

@@ -41,14 +41,16 @@ class Announce(NamedTuple):
 class Delivered(NamedTuple):
     """One message of an engine.
 
-    `items` are all its outputs: the record, the output (with the caller's id) and the
-    seconds since the record's previous token. `queued` is the message with those outputs
-    that belong to get_output, or None when there are none.
+    `outputs` are all its outputs, with their callers' ids, and `records` the request of each.
+    `queued` is the message with those outputs that belong to get_output, or None when there are
+    none. `at` is when it came.
     """
 
     engine: int
-    items: list[tuple[RequestRecord, EngineCoreOutput, float]]
+    records: list[RequestRecord]
+    outputs: list[EngineCoreOutput]
     queued: EngineCoreOutputs | None
+    at: float
 
 
 class RequestAdded(NamedTuple):

@@ -23,7 +23,7 @@ class ThreadMailbox(Generic[T]):
     """Items put by one thread and taken by others."""
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self._items: deque[Any] = deque()
         self._condition = threading.Condition()
         self._end: EngineCoreError | None = None
 
@@ -34,8 +34,14 @@ class ThreadMailbox(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item."""
         with self._condition:
-            drop_stale(self._items, item)
             self._items.append(item)
+            self._condition.notify()
+
+    def report(self, error: EngineCoreError) -> None:
+        """Add an error that is not the end; an older unread one it stands for goes."""
+        with self._condition:
+            drop_stale(self._items, error)
+            self._items.append(error)
             self._condition.notify()
 
     def finish(self, error: EngineCoreError) -> None:
@@ -60,7 +66,8 @@ class ThreadMailbox(Generic[T]):
                 if left is not None and left <= 0:
                     raise TimeoutError
                 self._condition.wait(left)
-            return self._items.popleft()
+            item: T = self._items.popleft()
+            return item
 
 
 class StepMailbox(ThreadMailbox[Any]):
@@ -88,17 +95,27 @@ class StepMailbox(ThreadMailbox[Any]):
 
 
 class TaskMailbox(Generic[T]):
-    """Items put by a loop's callbacks and taken by its tasks."""
+    """Items put by a loop's callbacks and taken by its tasks.
+
+    Attributes:
+        items: what was put; whoever finds one there may take it without waiting.
+    """
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self.items: deque[Any] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._end: EngineCoreError | None = None
 
     def put(self, item: T) -> None:
         """Add an item."""
-        drop_stale(self._items, item)
-        self._items.append(item)
+        self.items.append(item)
+        if self._waiters:
+            self._wake()
+
+    def report(self, error: EngineCoreError) -> None:
+        """Add an error that is not the end; an older unread one it stands for goes."""
+        drop_stale(self.items, error)
+        self.items.append(error)
         self._wake()
 
     def finish(self, error: EngineCoreError) -> None:
@@ -113,7 +130,7 @@ class TaskMailbox(Generic[T]):
         Raises:
             EngineCoreError: nothing will come any more.
         """
-        while not self._items:
+        while not self.items:
             if self._end is not None:
                 raise self._end.again()
             waiter = asyncio.get_running_loop().create_future()
@@ -121,10 +138,11 @@ class TaskMailbox(Generic[T]):
             try:
                 await waiter
             except asyncio.CancelledError:
-                if not waiter.cancelled() and self._items:
+                if not waiter.cancelled() and self.items:
                     self._wake()
                 raise
-        return self._items.popleft()
+        item: T = self.items.popleft()
+        return item
 
     def abandon(self) -> None:
         """Forget who waited: their loop is closed."""
@@ -160,9 +178,9 @@ class Signal:
             self._waiters.discard(waiter)
 
 
-def drop_stale(items: deque[Any], item: Any) -> None:
+def drop_stale(items: deque[Any], error: EngineCoreError) -> None:
     """Make room for an engine's loss: an older loss of that engine nobody read is dropped."""
-    if isinstance(item, EngineCoreError) and not item.request_ids:
+    if not error.request_ids:
         for old in list(items):
-            if type(old) is type(item) and not old.request_ids and old.engine == item.engine:
+            if type(old) is type(error) and not old.request_ids and old.engine == error.engine:
                 items.remove(old)

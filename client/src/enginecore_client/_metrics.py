@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from enginecore_client._books import RequestRecord
 from enginecore_client._events import (
     Delivered,
     EngineAway,
@@ -162,28 +163,38 @@ class Metrics(NoMetrics):
             self._of(self._errors, engine, type(error).__name__).inc()
         elif record.stopped:
             self._of(self._requests, engine, "stop").inc()
-            self._of(self._whole, engine).observe(record.last_at - record.added_at)
+            self._of(self._whole, engine).observe(_seconds(record))
         else:
             self._of(self._requests, engine, "cancelled").inc()
 
     def _delivered(self, event: Delivered) -> None:
         engine = event.engine
         received = 0
-        for record, output, gap in event.items:
+        for record, output in zip(event.records, event.outputs, strict=True):
             count = len(output.new_token_ids)
-            if count and record.tokens == count:
-                self._of(self._first, engine).observe(gap)
-            elif count:
-                latency = self._of(self._inter, engine)
-                for _ in range(count):
-                    latency.observe(gap / count)
+            if count:
+                self._received(engine, record, count, event.at)
             received += count
             if output.finish_reason is not None:
                 reason = FinishReason(output.finish_reason).name.lower()
                 self._of(self._requests, engine, reason).inc()
                 self._of(self._in_flight, engine).dec()
-                self._of(self._whole, engine).observe(record.last_at - record.added_at)
+                self._of(self._whole, engine).observe(_seconds(record))
         self._of(self._tokens, engine).inc(received)
+
+    def _received(self, engine: int, record: RequestRecord, count: int, at: float) -> None:
+        before, record.token_at = record.token_at, at
+        if before is None:
+            self._of(self._first, engine).observe(at - record.added_at)
+            return
+        latency = self._of(self._inter, engine)
+        for _ in range(count):
+            latency.observe((at - before) / count)
+
+
+def _seconds(record: RequestRecord) -> float:
+    """Return how long a request took, to its last token."""
+    return 0.0 if record.token_at is None else record.token_at - record.added_at
 
 
 def start_metrics_server(

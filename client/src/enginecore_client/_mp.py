@@ -10,7 +10,7 @@ from enginecore_client._background import BackgroundResources
 from enginecore_client._books import Ids
 from enginecore_client._command import EngineCommand, LaunchOptions
 from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._driver import Driver, Sink
+from enginecore_client._driver import Driver, Inbox
 from enginecore_client._engines import Addresses, EngineChoice, find_engines
 from enginecore_client._face import EngineCoreClient, make_metrics
 from enginecore_client._native_options import NativeOptions
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from enginecore_client._launcher import Launcher
 
 Resources = TypeVar("Resources", bound=BackgroundResources)
-Inbox = TypeVar("Inbox", bound=Sink)
+Queue = TypeVar("Queue", bound=Inbox)
 
 
-class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
+class MPClient(EngineCoreClient, Generic[Resources, Queue]):
     """A client of engines in other processes: the half that does not care how one waits.
 
     Args:
@@ -82,7 +82,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Inbox]):
     def __init__(
         self,
         make_resources: Callable[[], Resources],
-        outputs_queue: Inbox,
+        outputs_queue: Queue,
         client_addresses: Addresses | None,
         *,
         client_name: str = "",

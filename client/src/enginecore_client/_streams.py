@@ -190,6 +190,7 @@ class AsyncStream(_Stream):
         retry: bool,
     ) -> None:
         self._mailbox: TaskMailbox[Any] = TaskMailbox()
+        self._items = self._mailbox.items
         self._driver = driver
         self._connect = connect
         self._timeout = timeout
@@ -213,6 +214,11 @@ class AsyncStream(_Stream):
         return self
 
     async def __anext__(self) -> EngineCoreOutput:
+        if self._items and self._wholes is None:
+            first = self._items[0]
+            if type(first) is EngineCoreOutput and first.finish_reason is None:
+                self._items.popleft()
+                return first
         while not self._ended:
             try:
                 if not self._started:
@@ -239,6 +245,10 @@ class AsyncStream(_Stream):
     def abort(self) -> None:
         """Abort the request unless it has ended."""
         self._end(self._abort)
+
+    def _end(self, abort: Abort) -> None:
+        super()._end(abort)
+        self._items.clear()
 
     async def __aenter__(self) -> "AsyncStream":
         return self

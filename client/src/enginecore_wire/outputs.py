@@ -88,8 +88,11 @@ class PrefillStats(msgspec.Struct):
     num_cache_creation_tokens: int = 0
 
 
-class EngineCoreOutput(msgspec.Struct, array_like=True):
+class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     """New tokens of one request; the request is finished iff `finish_reason` is set.
+
+    Nothing in it refers back to it, so the garbage collector does not follow it: outputs are what
+    a client makes most of.
 
     Clients set `index` and `text` in a type derived from this one; on the wire there is neither.
     """
@@ -178,7 +181,7 @@ class SchedulerStats(msgspec.Struct):
     perf_stats: dict[str, Any] | None = None
 
 
-class EngineCoreOutputs(msgspec.Struct, array_like=True):
+class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):
     """All that one engine step has for one client.
 
     `timestamp` is the engine's monotonic clock in seconds, 0.0 if it sent none.

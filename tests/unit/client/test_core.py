@@ -58,10 +58,9 @@ def test_outputs_reach_their_record_under_the_callers_name() -> None:
     pod = link.pod("a")
     link.now += 0.5
     (event,) = of(Delivered, link.token(pod, 0, 7))
-    ((delivered, output, gap),) = event.items
+    ((delivered,), (output,)) = event.records, event.outputs
     assert (delivered, output.request_id, output.new_token_ids) == (record, "mine", [7])
-    assert gap == pytest.approx(0.5)
-    assert event.queued is None
+    assert (event.at, event.queued) == (link.now, None)
     link.token(pod, 0, 8, reason=FinishReason.LENGTH)
     assert link.core.unfinished == 0
     assert of(Delivered, link.token(pod, 0, 9)) == []
@@ -75,7 +74,7 @@ def test_queued_and_streamed_requests_are_told_apart_in_one_message() -> None:
     names = [request.request_id for request in pod.adds]
     outputs = [EngineCoreOutput(name, [i], finish_reason=1) for i, name in enumerate(names)]
     (event,) = of(Delivered, link.outputs(pod, outputs=outputs, finished_requests=names))
-    assert len(event.items) == 2
+    assert len(event.outputs) == 2
     assert [output.request_id for output in event.queued.outputs] == ["queue"]
     assert event.queued.finished_requests == ["queue"]
     assert event.queued.engine_index == 0
@@ -318,7 +317,7 @@ def test_abort_and_add_again_never_mixes_the_two() -> None:
         record = add(link, "same", sink=None)
         assert of(Delivered, link.token(pod, 2 * turn, 1)) == []
         (event,) = of(Delivered, link.token(pod, 2 * turn + 1, 2, reason=FinishReason.STOP))
-        assert event.items[0][0] is record
+        assert event.records[0] is record
     assert link.core.unfinished == 0
 
 

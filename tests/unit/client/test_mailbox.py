@@ -71,9 +71,9 @@ async def test_the_end_wakes_every_task() -> None:
 def test_only_the_last_unread_loss_of_an_engine_is_kept() -> None:
     box: ThreadMailbox[BaseException] = ThreadMailbox()
     for number in range(100):
-        box.put(EngineDeadError(str(number), engine=number % 2))
-    box.put(EngineDeadError("with requests", engine=0, request_ids=["a"]))
-    box.put(OverloadedError("another kind", engine=0))
+        box.report(EngineDeadError(str(number), engine=number % 2))
+    box.report(EngineDeadError("with requests", engine=0, request_ids=["a"]))
+    box.report(OverloadedError("another kind", engine=0))
     found = [str(box.get(0)) for _ in range(4)]
     assert found == ["98", "99", "with requests", "another kind"]
     with pytest.raises(TimeoutError):

@@ -36,7 +36,7 @@ class Box:
         request = EngineCoreRequest("r", [1], sampling_params=params)
         sequences = sequences_of(request, tokenizer, self, self.dropped.append)
         for sequence in sequences:
-            sequence.record = RequestRecord("r", "r-1", sequence, 1, 0.0, 0.0)
+            sequence.record = RequestRecord("r", "r-1", sequence, 1, 0.0)
         return sequences
 
     @property
