@@ -101,11 +101,11 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class EngineFacts(msgspec.Struct, frozen=True, rename="camel"):
     """What the engine said about itself once it was ready."""
 
-    version: str = ""
-    dtype: str = ""
-    max_model_len: int = 0
-    num_gpu_blocks: int = 0
-    vocab_size: int = 0
+    version: Annotated[str, msgspec.Meta(description="The engine's own version.")] = ""
+    dtype: Annotated[str, msgspec.Meta(description="Type of its weights and activations.")] = ""
+    max_model_len: Annotated[int, msgspec.Meta(description="Longest sequence in tokens.")] = 0
+    num_gpu_blocks: Annotated[int, msgspec.Meta(description="Blocks of its KV cache.")] = 0
+    vocab_size: Annotated[int, msgspec.Meta(description="Token ids run from 0 to one less.")] = 0
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, rename="camel"):

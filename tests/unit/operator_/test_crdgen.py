@@ -42,10 +42,14 @@ def test_every_field_is_described() -> None:
             assert inner.get("description"), f"{path}.{name} has no description"
             if "properties" in inner:
                 check(inner, f"{path}.{name}")
+            elif name == "conditions":
+                check(inner["items"], f"{path}.{name}[]")
 
     for crd in build_crds().values():
         (version,) = crd["spec"]["versions"]
-        check(version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec")
+        properties = version["schema"]["openAPIV3Schema"]["properties"]
+        check(properties["spec"], "spec")
+        check(properties["status"], "status")
 
 
 @pytest.mark.parametrize("kind", [bytes, set[int], int | dict[str, str]])

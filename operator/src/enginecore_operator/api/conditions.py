@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 
 class ConditionType(StrEnum):
@@ -71,12 +73,16 @@ class Reason(StrEnum):
 class Condition(msgspec.Struct, frozen=True, rename="camel"):
     """One condition, as Kubernetes defines it."""
 
-    type: str
-    status: str
-    reason: str
-    message: str = ""
-    last_transition_time: str = ""
-    observed_generation: int = 0
+    type: Annotated[str, Meta(description="What it speaks of.")]
+    status: Annotated[str, Meta(description="True or False.")]
+    reason: Annotated[
+        str, Meta(description="One fixed word that says why; docs/conditions.md lists all.")
+    ]
+    message: Annotated[str, Meta(description="The same for people, with names and numbers.")] = ""
+    last_transition_time: Annotated[str, Meta(description="When its status changed last.")] = ""
+    observed_generation: Annotated[
+        int, Meta(description="Generation of the spec that it speaks of.")
+    ] = 0
 
 
 def timestamp(now: datetime) -> str:
