@@ -87,12 +87,6 @@ def kwok_namespace(kwok_cluster: ClusterHandle) -> Iterator[str]:
     yield from _namespace(kwok_cluster)
 
 
-@pytest.fixture
-def node_namespace(node_cluster: ClusterHandle) -> Iterator[str]:
-    """A namespace of the node cluster for one test."""
-    yield from _namespace(node_cluster)
-
-
 def _namespace(cluster: ClusterHandle) -> Iterator[str]:
     name = _unique("test")
     cluster.kubectl("create", "namespace", name)

@@ -7,7 +7,7 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
-from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan.actions import Create, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
@@ -45,11 +45,6 @@ def cluster_spec(**changes: Any) -> dict[str, Any]:
 def read_core_spec(**changes: Any) -> EngineCoreSpec:
     """Return the typed spec of an EngineCore."""
     return msgspec.convert(core_spec(**changes), EngineCoreSpec)
-
-
-def read_cluster_spec(**changes: Any) -> EngineClusterSpec:
-    """Return the typed spec of an EngineCluster."""
-    return msgspec.convert(cluster_spec(**changes), EngineClusterSpec)
 
 
 def owned_by(kind: str, name: str, uid: str) -> list[dict[str, Any]]:

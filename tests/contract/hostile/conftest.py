@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -26,17 +25,6 @@ def scripted_pod() -> Iterator[Callable[[str], Pod]]:
             runtime = RuntimeConfig(type="custom", command=command)
             config = msgspec.structs.replace(stub_config(), runtime=runtime)
             return stack.enter_context(Pod(config))
-
-        yield make
-
-
-@pytest.fixture
-def stub_pod() -> Iterator[Callable[..., Pod]]:
-    """Return a function that starts a pod with the stub engine and waits until it is ready."""
-    with ExitStack() as stack:
-
-        def make(*options: str, **fields: Any) -> Pod:
-            return stack.enter_context(Pod(stub_config(*options, **fields))).wait_ready()
 
         yield make
 
