@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from enginecore_wire.contract import ModelConfig, RuntimeConfig
+from enginecore_wire.wording import counted
 
 _GGUF_MAGIC: Final = b"GGUF"
 _FIXED: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -45,6 +46,10 @@ class UnknownVocabularyError(UnknownModelError):
     """The model's files do not tell its vocabulary size."""
 
 
+class NoModelFilesError(UnknownVocabularyError):
+    """Where the model should be are no files of one."""
+
+
 class UnknownEmbeddingsError(UnknownModelError):
     """The model's files do not tell how wide its embeddings are."""
 
@@ -70,15 +75,19 @@ def vocabulary_size(path: str, configured: int | None) -> int:
         configured: the size from the settings, which wins.
 
     Raises:
+        NoModelFilesError: there are no files of a model.
         UnknownVocabularyError: neither the settings nor the files tell.
     """
     if configured is not None:
         return configured
     try:
+        _check_files(Path(path))
         size = _from_files(Path(path))
         if not 1 <= size <= _MOST_TOKENS:
             raise ValueError(f"a vocabulary of {size} tokens: the file is damaged")
         return size
+    except NoModelFilesError:
+        raise
     except (OSError, ValueError, struct.error, RecursionError) as error:
         raise UnknownVocabularyError(
             f"model.path: the vocabulary size of {path} is unknown ({error}); "
@@ -118,6 +127,36 @@ def modalities(path: str, runtime: RuntimeConfig) -> tuple[str, ...]:
     return tuple(kind for part, kinds in _PARTS.items() if parts.get(part) for kind in kinds)
 
 
+def _check_files(path: Path) -> None:
+    """Refuse a place without a model; a relative path may be the name of one elsewhere.
+
+    Raises:
+        NoModelFilesError: nothing there is known to be a model.
+    """
+    if path.is_absolute() and not path.exists():
+        raise NoModelFilesError(
+            f"model.path: {path} does not exist: check spec.model.source (a pvc's path, too); "
+            "without a source, the image must hold the model that spec.model.name names"
+        )
+    if not path.is_dir() or (path / "config.json").is_file() or _gguf_files(path):
+        return
+    files = sum(1 for _ in path.iterdir())
+    text = (
+        f"model.path: there is no model in {path}, where spec.model.source is mounted: neither "
+        f"config.json nor a .gguf file among its {counted(files, 'entry', 'entries')}; let "
+        "spec.model.source name the directory of the checkpoint"
+    )
+    if files:
+        text += (
+            "; for an engine that reads other files, set model.vocab_size (spec.model.vocabSize)"
+        )
+    raise NoModelFilesError(text)
+
+
+def _gguf_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.gguf"))
+
+
 def _from_files(path: Path) -> int:
     if path.is_file():
         return gguf_vocabulary(path)
@@ -126,10 +165,7 @@ def _from_files(path: Path) -> int:
     config = path / "config.json"
     if config.is_file():
         return config_size(config, "vocab_size")
-    files = sorted(path.glob("*.gguf"))
-    if not files:
-        raise ValueError("neither config.json nor a .gguf file is there")
-    return gguf_vocabulary(files[0])
+    return gguf_vocabulary(_gguf_files(path)[0])
 
 
 def config_size(path: Path, name: str) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from enginecore_server.model_facts import (
     ModelInputs,
+    NoModelFilesError,
     UnknownEmbeddingsError,
     UnknownVocabularyError,
     embedding_width,
@@ -103,7 +104,6 @@ def test_damaged_files_are_refused_with_the_remedy(tmp_path: Path, content: byte
 @pytest.mark.parametrize(
     "files",
     [
-        {},
         {"config.json": "{}"},
         {"config.json": "{"},
         {"config.json": "[]"},
@@ -120,9 +120,33 @@ def test_silent_directories_are_refused(tmp_path: Path, files: dict[str, str]) -
         vocabulary_size(str(tmp_path), None)
 
 
-def test_a_path_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UnknownVocabularyError, match="no such file"):
+def test_a_name_that_is_no_path_is_refused() -> None:
+    with pytest.raises(UnknownVocabularyError, match=r"no such file.*model\.vocab_size"):
         vocabulary_size("org/name", None)
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "vocabulary_helps"),
+    [
+        ([], r"no model in {path}, .*among its 0 entries", False),
+        (["notes.txt"], r"no model in {path}, .*among its 1 entry", True),
+        (None, r"{path} does not exist", False),
+    ],
+    ids=["empty", "something else", "not there"],
+)
+def test_a_place_without_a_model_is_named_with_its_source(
+    tmp_path: Path, files: list[str] | None, words: str, vocabulary_helps: bool
+) -> None:
+    place = tmp_path / "models"
+    if files is not None:
+        place.mkdir()
+    for name in files or ():
+        (place / name).touch()
+    with pytest.raises(NoModelFilesError, match=words.format(path=place)) as caught:
+        vocabulary_size(str(place), None)
+    assert "spec.model.source" in str(caught.value)
+    assert ("spec.model.vocabSize" in str(caught.value)) == vocabulary_helps
+    assert vocabulary_size(str(place), 7) == 7
 
 
 EMBEDS = RuntimeConfig(type="vllm", args=["--enable-prompt-embeds"])
