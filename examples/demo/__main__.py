@@ -1,6 +1,6 @@
 """`make demo` and `make demo-down`: from nothing to tokens, and back to nothing.
 
-usage: python examples/demo up|down
+usage: PYTHONPATH=tests python examples/demo up|down    (make demo, make demo-down)
 
 Without KUBECONFIG a development cluster is started on this machine (root, Debian, Go). With it,
 that cluster is used; its nodes must be able to pull OPERATOR_IMAGE and ENGINE_IMAGE (default: the
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 from steps import Steps
-from tools import SYSTEM_NAMESPACE, Tools
+from tools import SYSTEM_NAMESPACE, AccessError, Tools, check_files
 
 from devcluster import binaries, state
 from devcluster.errors import DevclusterError
@@ -135,8 +135,12 @@ def running_images(tools: Tools) -> set[str]:
 def up(steps: Steps) -> None:
     """Bring the demo up and show it."""
     given = os.environ.get("KUBECONFIG")
+    if given:
+        check_files(given)
     target = given_target(given, os.environ) if given else own_target(steps)
     tools = Tools(target.kubeconfig, steps)
+    with steps.step("Kubernetes: its API server answers"):
+        tools.check_access()
     client = f"{sys.executable} examples/demo/client.py"
     with steps.step("operator: helm install"):
         tools.run_watching(
@@ -169,10 +173,10 @@ def up(steps: Steps) -> None:
         tools.run("kubectl", "get", "-n", NAMESPACE, "engineclusters,enginecores,pods")
     print(f"""
 Up after {steps.elapsed()}, and it stays up. To use it:
-   export KUBECONFIG={target.kubeconfig} PATH={tools.directory}:$PATH
+   export KUBECONFIG={target.kubeconfig} PATH={tools.path}:$PATH
    kubectl get engineclusters,enginecores,pods
    kubectl scale enginecluster {CLUSTER} --replicas=3
-   kubectl delete pod {CLUSTER}-0-1        # the operator replaces it; clients go on
+   kubectl delete pod {CLUSTER}-0-1        # the operator replaces it; clients that follow go on
    {client} --prompt "Tell me a story."
    make demo-down                          # removes everything""")
 
@@ -185,10 +189,14 @@ def down(steps: Steps) -> None:
             subprocess.run(devcluster("down", "--name", RUN_NAME), check=True)
             others = state.runs(Locations.from_environment())
             if others:
-                steps.say(f"routes stay for the cluster {others[0].name!r}")
+                steps.say(
+                    f"the demo is gone; a cluster that is not the demo's, {others[0].name!r}, is "
+                    "there too, so the unreachable routes that all of them share stay"
+                )
             else:
                 subprocess.run(devcluster("reclaim", "--routes"), check=True)
         return
+    check_files(given)
     tools = Tools(given, steps)
     with steps.step("removing the demo from the cluster of KUBECONFIG"):
         tools.run("kubectl", "delete", "-n", NAMESPACE, "--ignore-not-found", "-f", str(SAMPLE))
@@ -207,6 +215,9 @@ def main() -> int:
     steps = Steps()
     try:
         verbs[sys.argv[1]](steps)
+    except AccessError as error:
+        sys.stderr.write(f"\n{error}\n")
+        return 1
     except DevclusterError as error:
         sys.stderr.write(f"\nfailed in step {steps.title!r}: {error}\n")
         return 1

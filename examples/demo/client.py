@@ -2,8 +2,9 @@
 
 usage: python examples/demo/client.py --cluster smollm2 [--prompt TEXT]...
 
-Needs kubectl with access to the cluster, a way to the pods' addresses, and the model's checkpoint
-for its tokenizer.
+Needs kubectl with access to the cluster (KUBECONFIG), a way to the pods' addresses, and the
+model's checkpoint for its tokenizer. The client follows the EngineCluster's status: an engine whose
+pod is replaced is used again under its new address.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from enginecore_client import (
     AsyncMPClient,
+    ClusterSource,
     EngineCoreError,
     SamplingParams,
     start_metrics_server,
@@ -40,7 +42,7 @@ PROMPTS = (
     "Give me a tip for learning Python.",
 )
 LINE_WIDTH = 72
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 STATS_SECONDS = 10.0
 SHOWN_METRICS = (
     "vllm:num_requests_running",
@@ -89,7 +91,7 @@ class Answer:
 
 
 def read_addresses(cluster: str, namespace: str) -> dict[str, Any]:
-    """Return status.clientAddresses of the EngineCluster, as the client takes it.
+    """Return status.clientAddresses of the EngineCluster as they are now, to show them.
 
     Raises:
         SystemExit: kubectl cannot read it, or it has no addresses yet.
@@ -102,11 +104,20 @@ def read_addresses(cluster: str, namespace: str) -> dict[str, Any]:
         check=False,
     )
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+        sys.exit(refusal(command, done.stderr))
     if not done.stdout:
         sys.exit(f"enginecluster {cluster} has no addresses yet: wait until it is Available")
     addresses: dict[str, Any] = json.loads(done.stdout)
     return addresses
+
+
+def refusal(command: Sequence[str], error: str) -> str:
+    """Say why kubectl failed: its last line, and what to do where it knows of no cluster."""
+    *_, last = error.strip().splitlines() or ["no output"]
+    remedy = ""
+    if "localhost:8080" in error:
+        remedy = "\nkubectl knows of no cluster: export KUBECONFIG=FILE (make demo prints the line)"
+    return f"{' '.join(command)}: {last}{remedy}"
 
 
 async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, started: float) -> None:
@@ -121,14 +132,14 @@ async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, start
 
 
 async def chat(
-    addresses: dict[str, Any], tokenizer: Tokenizer, prompts: Sequence[str]
+    source: ClusterSource, engines: int, tokenizer: Tokenizer, prompts: Sequence[str]
 ) -> list[Answer]:
     """Ask everything at once, print answers as they come, then the client's metrics."""
     registry = CollectorRegistry()
     server, thread = start_metrics_server(registry, 0, "127.0.0.1")
     try:
         async with AsyncMPClient(
-            client_addresses=addresses,
+            client_addresses=source,
             client_name="demo",
             registry=registry,
             ready_timeout=READY_SECONDS,
@@ -137,7 +148,6 @@ async def chat(
             started = time.monotonic()
             await asyncio.gather(*(ask(client, tokenizer, answer, started) for answer in answers))
             show_answers(answers)
-            engines = len([address for address in addresses["input_address"] if address])
             await show_metrics(server.server_port, engines)
         return answers
     finally:
@@ -204,8 +214,10 @@ def main() -> int:
         print(f"   engine {rank}: {address or 'no address'}")
     tokenizer = Tokenizer.load(options.checkpoint)
     prompts = options.prompt or PROMPTS
+    engines = len([address for address in addresses["input_address"] if address])
+    source = ClusterSource(options.cluster, options.namespace)
     try:
-        answers = asyncio.run(chat(addresses, tokenizer, prompts))
+        answers = asyncio.run(chat(source, engines, tokenizer, prompts))
     except EngineCoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from steps import Steps
 
@@ -16,25 +17,61 @@ OPERATOR = "deployment/enginecore-operator"
 WATCH_SECONDS = 2.0
 DIAGNOSIS_LINES = 12
 DIAGNOSIS_WIDTH = 300
+ANSWER = "15s"
+
+
+class AccessError(Exception):
+    """The cluster of KUBECONFIG cannot be used; the text says why."""
+
+
+def check_files(kubeconfig: str) -> None:
+    """Make sure that KUBECONFIG, a list of files as kubectl takes it, names one that is there.
+
+    Raises:
+        AccessError: it does not.
+    """
+    files = [name for name in kubeconfig.split(os.pathsep) if name]
+    if not any(Path(name).is_file() for name in files):
+        raise AccessError(
+            f"KUBECONFIG={kubeconfig}: there is no such file; name the kubeconfig of your cluster, "
+            "or unset KUBECONFIG for a development cluster on this machine"
+        )
 
 
 class Tools:
     """kubectl and helm on the demo's cluster; commands are shown before they run.
 
     Attributes:
-        directory: where this kubectl is.
+        path: the directories of kubectl and helm, as PATH takes them.
     """
 
     def __init__(self, kubeconfig: str, steps: Steps) -> None:
         cache = Locations.from_environment().cache
         programs = binaries.build(["kubectl", "helm"], cache, steps.say)
         self._programs = {name: str(path) for name, path in programs.items()}
-        self.directory = programs["kubectl"].parent
+        self.path = ":".join(dict.fromkeys(str(path.parent) for path in programs.values()))
         self._steps = steps
         self._env = os.environ | {
             "KUBECONFIG": kubeconfig,
-            "PATH": f"{self.directory}:{os.environ['PATH']}",
+            "PATH": f"{self.path}:{os.environ['PATH']}",
         }
+
+    def check_access(self) -> None:
+        """Make sure that the API server answers, before anything is changed.
+
+        Raises:
+            AccessError: it does not; the text says why.
+        """
+        done = subprocess.run(
+            self._resolve(["kubectl", "get", "--raw", "/version", f"--request-timeout={ANSWER}"]),
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            *_, last = done.stderr.strip().splitlines() or ["no output"]
+            raise AccessError(f"the API server of KUBECONFIG does not answer: {last}")
 
     def run(self, *command: str, stdin: str | None = None) -> None:
         """Run a command and let its output be seen.
