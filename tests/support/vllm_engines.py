@@ -15,7 +15,7 @@ from enginecore_client import EngineCommand, NativeOptions, launch_core_engines
 from support.faces import FACES, Face
 from support.pod import client_addresses, descendants
 from support.vllm_environment import RUN_VARIABLES
-from support.vllm_pod import START_SECONDS, engine_process, vllm_pod
+from support.vllm_pod import START_SECONDS, engine_process, vllm_pod, wait_ready
 
 RANKS = 2
 OPTIONS = (
@@ -26,13 +26,11 @@ OPTIONS = (
 """float32: what is most likely does not hang on which requests are computed together."""
 
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-"""One thread per engine, because two that wait for each other get nothing done on a machine that
-is busy otherwise; a cache as large as OPTIONS say; and an engine that computes in its own process:
-one process less to start."""
+    name: value for name, value in RUN_VARIABLES.items() if name != "VLLM_CPU_KVCACHE_SPACE"
+} | {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""The cache is as large as OPTIONS say. One thread per engine: two that wait for each other get
+nothing done on a machine that is busy otherwise. And the engine computes in its own process, so
+that there is one less to start."""
 
 
 class EngineSet(Protocol):
@@ -62,7 +60,7 @@ class PodSet:
                 for rank in range(RANKS)
             ]
             for pod in self.pods:
-                pod.wait_ready(START_SECONDS)
+                wait_ready(pod)
         except BaseException:
             self._stack.close()
             raise
@@ -143,9 +141,7 @@ class NativeSet:
 def vllm_command(python: Path, model: Path) -> EngineCommand:
     """Return how a client starts a vLLM engine."""
     program = (str(python.with_name("vllm")),)
-    return EngineCommand.vllm(
-        str(model), *OPTIONS, program=program, env=RUN_VARIABLES | ENVIRONMENT
-    )
+    return EngineCommand.vllm(str(model), *OPTIONS, program=program, env=ENVIRONMENT)
 
 
 def native_options(model: Path) -> NativeOptions:

@@ -19,7 +19,7 @@ def vllm_pod(
     model: Path,
     *options: str,
     rank: int = 0,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = RUN_VARIABLES,
 ) -> Pod:
     """Start an engine server with `vllm serve --headless` as its engine.
 
@@ -28,7 +28,7 @@ def vllm_pod(
         model: what to load.
         options: more arguments of `vllm serve`.
         rank: the pod's rank among those that a client uses.
-        env: variables beside RUN_VARIABLES.
+        env: variables beside those of this process.
     """
     config = ServerConfig(
         name=f"vllm-{rank}",
@@ -39,7 +39,16 @@ def vllm_pod(
         liveness=PATIENT,
     )
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    return Pod(config, **(RUN_VARIABLES | {"PATH": path} | dict(env or {})))
+    return Pod(config, **{"PATH": path, **env})
+
+
+def wait_ready(pod: Pod) -> None:
+    """Return once the engine is ready; whatever is raised shows the end of the pod's log."""
+    try:
+        pod.wait_ready(START_SECONDS)
+    except Exception as error:
+        error.add_note(pod.tail())
+        raise
 
 
 def engine_process(pids: list[int]) -> int:
