@@ -67,21 +67,19 @@ class FakeEngine:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    @classmethod
-    def command(cls, *options: str, vocab_size: int | None = None) -> EngineCommand:
+    @staticmethod
+    def command(*options: str) -> EngineCommand:
         """Return the command of a fake engine as a process, for a client that starts engines.
 
         Args:
             options: of `python -m enginecore_client.testing.fake_process`.
-            vocab_size: if it is not to be the usual one.
         """
-        size = DEFAULT_SETTINGS.vocab_size if vocab_size is None else vocab_size
         words = (
             sys.executable, "-m", "enginecore_client.testing.fake_process", "--local",
             "--data-parallel-address", "{address}", "--data-parallel-rpc-port", "{port}",
-            "--data-parallel-rank", "{rank}", "--vocab-size", str(size), *options,
+            "--data-parallel-rank", "{rank}", *options,
         )  # fmt: skip
-        return EngineCommand(words, local=True, vocab_size=size)
+        return EngineCommand(words, local=True)
 
     @property
     def client_addresses(self) -> dict[str, Any]:
