@@ -23,6 +23,16 @@ WRONG = {
     "boolean as text": ("crds.keep=nope", "/crds/keep", "want boolean"),
     "interval": ("monitoring.podMonitor.interval=often", "/monitoring/podMonitor", "'often'"),
     "namespace": ("monitoring.dashboard.namespace=A_b", "/monitoring/dashboard", "'A_b'"),
+    "requests": (
+        "operator.resources.requests.cpu=lots",
+        "/operator/resources/requests/cpu",
+        "'lots'",
+    ),
+    "limits": (
+        "operator.resources.limits.memory=-1",
+        "/operator/resources/limits/memory",
+        "minimum",
+    ),
     "nameless pull secret": ("imagePullSecrets[0].nam=x", "/imagePullSecrets/0", "'name'"),
 }
 

@@ -64,7 +64,6 @@ class Reason(StrEnum):
     DELETED = "Deleted"
     REPLACED = "Replaced"
     POD_FAILED = "PodFailed"
-    NODE_LOST = "NodeLost"
     UPDATED = "Updated"
     ENGINE_READY = "EngineReady"
     ENGINE_NOT_READY = "EngineNotReady"
