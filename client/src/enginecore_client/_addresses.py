@@ -74,6 +74,16 @@ class ClientAddresses(msgspec.Struct, frozen=True):
         pairs = zip(self.input_address, self.output_address, strict=True)
         return tuple(Endpoint(i, *pair) for i, pair in enumerate(pairs) if all(pair))
 
+    @property
+    def fixed(self) -> bool:
+        """Say whether an engine is known by an IP address alone, which its successor may not
+        have."""
+        return self.mode == "connect" and any(
+            address.startswith("tcp:") and host_name(address) is None
+            for endpoint in self.endpoints
+            for address in endpoint.addresses
+        )
+
     @classmethod
     def from_dict(cls, source: Mapping[str, Any]) -> "ClientAddresses":
         """Check and convert a `client_addresses` dict.

@@ -23,9 +23,9 @@ R = TypeVar("R")
 class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
     """Client of EngineCores for asyncio.
 
-    `async with` connects and waits until every engine is ready; so does the first await of
-    any other method. It begins on the loop that runs when it is made, or else on the one that
-    awaits it first, and moves to another one when that loop was left.
+    `async with` connects and waits until every engine (or `min_ready` of them) is ready; so does
+    the first await of any other method. It begins on the loop that runs when it is made, or else
+    on the one that awaits it first, and moves to another one when that loop was left.
 
     Args:
         client_addresses: where the engines are; see MPClient.
@@ -62,7 +62,8 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         await self.aclose()
 
     async def connect(self) -> None:
-        """Wait until every engine is ready; returns at once once they have been.
+        """Wait until every engine (or `min_ready` of them) is ready; returns at once once they
+        have been.
 
         Raises:
             StartupTimeoutError: an engine was not ready in time; the client is closed.
@@ -75,8 +76,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         clock = self._driver.clock
         if self._ready_by is None:
             self._ready_by = clock() + self._ready_timeout
-        core = self._driver.core
-        while not core.all_ready():
+        while not self._is_ready():
             left = self._ready_by - clock()
             error = self._startup_error(expired=left <= 0)
             if error is not None:

@@ -55,6 +55,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a client is: its name in pods' logs, its place among clients, its patience.
 
     `lockstep` engines step together, in waves. `load_score` is what a request costs on an engine.
+    `advice` is what to do if nobody answers at addresses that do not change.
     """
 
     client_name: str = ""
@@ -63,6 +64,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_seconds: float = 0.6
     lockstep: bool = False
     load_score: LoadScore = score
+    advice: str = ""
 
 
 class ClientCore:
@@ -86,7 +88,8 @@ class ClientCore:
         self.closed = False
         self._ids = ids
         self._fleet = Fleet(
-            transport or PodTransport(settings.client_name, ids, settings.reconnect_seconds)
+            transport or PodTransport(settings.client_name, ids, settings.reconnect_seconds),
+            settings.advice,
         )
         self._ledger = Ledger()
         self._balancer: Balancer[int] = Balancer(
@@ -355,9 +358,13 @@ class ClientCore:
             self._fleet.close(connection, farewell=True)
         self._endings.retired.clear()
 
-    def all_ready(self) -> bool:
-        """Say whether every engine that has an address is ready (and there is one)."""
-        return bool(self._fleet.working()) and not self._fleet.missing(self._last_tick)
+    def all_ready(self, enough: int | None = None) -> bool:
+        """Say whether every engine that has an address is ready (and there is one), or `enough`
+        of them."""
+        working = len(self._fleet.working())
+        if enough is not None and working >= enough:
+            return True
+        return working > 0 and not self._fleet.missing(self._last_tick)
 
     @property
     def engine_dead(self) -> bool:
@@ -385,6 +392,10 @@ class ClientCore:
     def missing(self, now: float) -> list[str]:
         """Return one line per engine that is not ready: rank, address and phase."""
         return self._fleet.missing(now)
+
+    def standing(self, now: float) -> str:
+        """Return where the engines stand that are not ready, and what to do if that is known."""
+        return self._fleet.standing(now)
 
     def refusal(self) -> str | None:
         """Return why an engine will never be ready for this client, or None."""

@@ -110,8 +110,12 @@ class Dispatcher:
 
     def nobody(self, rank: int | None, now: float) -> EngineCoreError:
         """Return the error that no engine (or not the one of this rank) is ready."""
-        where = "; ".join(self._fleet.missing(now)) or "none has an address"
-        lost = self._fleet.last_errors()
-        if lost:
-            return EngineDeadError(f"no engine is alive: {where}", engine=rank)
-        return EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
+        where = self._fleet.standing(now) or "none has an address"
+        error: EngineCoreError
+        if self._fleet.last_errors():
+            error = EngineDeadError(f"no engine is alive: {where}", engine=rank)
+        else:
+            error = EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
+        if self._fleet.outdated(now):
+            error.retryable = False
+        return error

@@ -9,6 +9,10 @@ from enginecore_client._states import WORKING, State
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Ready, RejectCode
 
+GIVE_UP_SECONDS: Final = 30.0
+"""An engine restarted in its place listens again within this; after it, fixed addresses at which
+nobody answers are taken for outdated."""
+
 RESOLVE_AGAIN_SECONDS: Final = 3.0
 """A name is resolved anew when its address does not answer this long."""
 
@@ -20,12 +24,14 @@ class Fleet:
 
     Args:
         transport: how engines are reached.
+        advice: what to do if nobody answers, as addresses do not change; "" if they may.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, advice: str = "") -> None:
         self.connections: dict[int, Connection] = {}
         self.actions: list[Action] = []
         self._transport = transport
+        self._advice = advice
         self._endpoints: dict[Key, Endpoint] = {}
         self._current: dict[Key, int] = {}
         self._ranks: dict[int, int] = {}
@@ -188,6 +194,31 @@ class Fleet:
             elif connection.state not in WORKING:
                 lines.append(f"rank {self.rank(connection)} at {connection.describe(now)}")
         return lines
+
+    def standing(self, now: float) -> str:
+        """Return where the engines stand that are not ready, and what to do about it if that is
+        known; "" if there are none."""
+        lines = self.missing(now)
+        if self._advice and self._unanswered(now, 0.0):
+            lines.append(self._advice)
+        return "; ".join(lines)
+
+    def outdated(self, now: float) -> bool:
+        """Say whether waiting is of no use: addresses are fixed, and for long nobody has answered
+        at any."""
+        return bool(self._advice) and len(self._unanswered(now, GIVE_UP_SECONDS)) == len(
+            self._endpoints
+        )
+
+    def _unanswered(self, now: float, seconds: float) -> list[Connection]:
+        current = (self.connections.get(link) for link in self._current.values())
+        return [
+            connection
+            for connection in current
+            if connection is not None
+            and connection.state is State.CONNECTING
+            and now - connection.since >= seconds
+        ]
 
     def refusal(self) -> str | None:
         """Return why waiting for an engine is of no use, or None."""

@@ -18,6 +18,7 @@ from enginecore_client._options import (
     LAUNCH_DEFAULTS,
     NATIVE_DEFAULTS,
     READY_TIMEOUT,
+    check_min_ready,
     check_place,
     check_seconds,
     wrong,
@@ -26,11 +27,10 @@ from enginecore_client._pending import PendingMessages
 from enginecore_client._ranks import LAST_RANK
 from enginecore_client._routing import LoadScore, score
 from enginecore_client._sequences import TextTokenizer
-from enginecore_client._sources import scaler_of
+from enginecore_client._sources import advice_of, scaler_of
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
-    EngineDeadError,
     ProtocolMismatchError,
     ScalingNotAvailable,
     StartupTimeoutError,
@@ -60,7 +60,9 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         registry: a prometheus_client registry for metrics; None for none.
         client_count: how many clients share the engines, at least.
         client_index: this client's place among them, from 0.
-        ready_timeout: seconds within which every engine must be ready.
+        ready_timeout: seconds within which every engine must be ready, or `min_ready` of them.
+        min_ready: how many engines must be ready before the client is; the others are used as
+            soon as they are. None for all that have an address.
         retry: send requests that ended without a token again, by default.
         engine_ranks: the data-parallel ranks this client uses; None for all there are.
         tokenizer: gives outputs of `generate` their text and finds stop strings, such as
@@ -90,6 +92,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         client_count: int = 1,
         client_index: int = 0,
         ready_timeout: float = READY_TIMEOUT,
+        min_ready: int | None = None,
         retry: bool = False,
         engine_ranks: Sequence[int] | None = None,
         tokenizer: TextTokenizer | None = None,
@@ -102,6 +105,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
     ) -> None:
         check_place(client_count, client_index)
         check_seconds("ready_timeout", ready_timeout)
+        check_min_ready(min_ready)
         ids = Ids()
         choice = EngineChoice(
             client_count,
@@ -120,11 +124,13 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             client_count=client_count,
             lockstep=lockstep,
             load_score=load_score,
+            advice=advice_of(engines.source),
         )
         self.client_count = client_count
         self.client_index = client_index
         self.outputs_queue = outputs_queue
         self._ready_timeout = ready_timeout
+        self._min_ready = min_ready
         self._retry = retry
         self._tokenizer = tokenizer
         self.resources = resources = make_resources()
@@ -159,7 +165,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             EngineDeadError: `engine_dead` is true.
         """
         if self.engine_dead:
-            raise EngineDeadError(f"no engine is alive: {self._missing()}")
+            raise self._driver.core.nobody()
 
     @property
     def client_addresses(self) -> ClientAddresses | None:
@@ -253,8 +259,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         if self._driver.core.closed or not self._finalizer.alive:
             raise ClientClosedError("the client is closed; create another one")
 
-    def _missing(self) -> str:
-        return "; ".join(self._driver.core.missing(self._driver.clock()))
+    def _is_ready(self) -> bool:
+        return self._driver.core.all_ready(self._min_ready)
 
     def _startup_error(self, *, expired: bool) -> EngineCoreError | None:
         """Return why waiting for engines ends without success, or None while it goes on."""
@@ -266,7 +272,12 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             return ProtocolMismatchError(f"an engine refuses this client: {refusal}")
         if not expired:
             return None
+        standing = self._driver.core.standing(self._driver.clock())
+        ready = len(self._driver.core.facts())
+        wanted = self._min_ready
+        few = "not every engine" if wanted is None else f"less than min_ready={wanted} engines"
+        remedy = f"; min_ready={ready} starts with those that are ready" if ready else ""
         return StartupTimeoutError(
-            f"not every engine of {self._driver.source.describe()} was ready within "
-            f"{self._ready_timeout:g} s: {self._missing()}"
+            f"{few} of {self._driver.source.describe()} was ready within "
+            f"{self._ready_timeout:g} s: {standing}{remedy}"
         )

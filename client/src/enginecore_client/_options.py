@@ -25,6 +25,7 @@ class SharedOptions(TypedDict, total=False):
     client_name: str
     registry: "CollectorRegistry | None"
     ready_timeout: float
+    min_ready: int | None
     retry: bool
     engine_ranks: Sequence[int] | None
     lockstep: bool
@@ -60,6 +61,16 @@ def check_place(client_count: int, client_index: int) -> None:
         raise wrong(
             "client_index", client_index, f"0 to {client_count - 1}; raise client_count if need be"
         )
+
+
+def check_min_ready(count: int | None) -> None:
+    """Refuse a number of engines to wait for that cannot be.
+
+    Raises:
+        RequestRejectedError: it cannot.
+    """
+    if count is not None and (type(count) is not int or count < 1):
+        raise wrong("min_ready", count, "1 or more engines, or None for all")
 
 
 def check_seconds(field: str, seconds: float) -> None:

@@ -13,6 +13,11 @@ from enginecore_client.errors import AddressError
 POLL_SECONDS: Final = 1.0
 """How often a file is looked at."""
 
+FIXED: Final = (
+    "these addresses are fixed, and an engine that is replaced gets another one: give the path of "
+    "a file or a ClusterSource, which follow replacements"
+)
+
 
 class AddressSource(Protocol):
     """Gives addresses, and newer ones later."""
@@ -31,12 +36,13 @@ class AddressSource(Protocol):
 
 
 class StaticSource:
-    """Addresses that stay as they are."""
+    """Addresses that stay as they are; `advice` says what else to use if engines move."""
 
     def __init__(self, addresses: ClientAddresses) -> None:
         if addresses.mode == "connect" and not addresses.endpoints:
             raise AddressError("client_addresses name no engine: input_address is empty")
         self._addresses: ClientAddresses | None = addresses
+        self.advice = FIXED if addresses.fixed else ""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin."""
@@ -164,6 +170,14 @@ class RankSource:
 
     def _names(self) -> str:
         return ", ".join(map(str, self._ranks))
+
+
+def advice_of(source: AddressSource) -> str:
+    """Return what to do where nobody answers at a source's addresses any more; "" for nothing."""
+    if isinstance(source, RankSource):
+        return advice_of(source.source)
+    advice: str = getattr(source, "advice", "")
+    return advice
 
 
 def scaler_of(source: AddressSource) -> Callable[[int], None] | None:

@@ -25,7 +25,7 @@ R = TypeVar("R")
 class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
     """Client of EngineCores for threads: every method may be called from any thread.
 
-    The constructor returns when every engine is ready.
+    The constructor returns when every engine is ready, or `min_ready` of them.
 
     Args:
         client_addresses: where the engines are; see MPClient.
@@ -181,10 +181,10 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
             self.resources.wake()
 
     def _wait_ready(self) -> None:
-        clock, core = self._driver.clock, self._driver.core
+        clock = self._driver.clock
         end = clock() + self._ready_timeout
         with self.resources.lock:
-            while not core.all_ready():
+            while not self._is_ready():
                 left = end - clock()
                 error = self._startup_error(expired=left <= 0)
                 if error is not None:

@@ -17,18 +17,18 @@
     ├── AddressError             client_addresses are wrong (also ValueError)
     └── ClientClosedError        the client was closed
 
-`retryable` says whether the same request may succeed elsewhere or later. `engine` is the
-data-parallel rank concerned, `request_ids` the requests that ended with the error.
+`retryable` says whether the same request may succeed elsewhere or later; it is False, too, where
+nobody has answered for 30 s at addresses that do not change. `engine` is the data-parallel rank
+concerned, `request_ids` the requests that ended with the error.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 
 class EngineCoreError(Exception):
     """Base of all errors of this package."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(
         self, message: str, *, engine: int | None = None, request_ids: Sequence[str] = ()

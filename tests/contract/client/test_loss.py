@@ -19,6 +19,7 @@ from enginecore_client import (
     EngineNotReadyError,
     FinishReason,
     OutputKind,
+    RequestRejectedError,
     SamplingParams,
     StartupTimeoutError,
     SyncMPClient,
@@ -240,3 +241,27 @@ def test_fault_17676_waiting_for_an_engine_ends_at_the_deadline() -> None:
     addresses = {"input_address": "tcp://127.0.0.1:9", "output_address": "tcp://127.0.0.1:10"}
     with pytest.raises(StartupTimeoutError, match=r"within 0\.3 s: rank 0 at tcp://127\.0\.0\.1:9"):
         SyncMPClient(addresses, ready_timeout=0.3)
+
+
+def test_enough_engines_are_ready(peer: ProtocolPeer) -> None:
+    addresses = {
+        "input_address": [peer.input_address, "tcp://127.0.0.1:9"],
+        "output_address": [peer.output_address, "tcp://127.0.0.1:10"],
+    }
+    with SyncMPClient(addresses, ready_timeout=10, min_ready=1) as client:
+        assert list(client.generate([7, 11, 13], params(3)))
+    text = r"less than min_ready=2 engines of .* within 1 s: rank 1.*; these addresses are fixed.*"
+    with pytest.raises(StartupTimeoutError, match=f"{text}; min_ready=1 starts with those"):
+        SyncMPClient(addresses, ready_timeout=1, min_ready=2)
+    for wrong in (0, "1", True):
+        with pytest.raises(RequestRejectedError, match="min_ready: got"):
+            SyncMPClient(addresses, min_ready=wrong)  # type: ignore[arg-type]
+
+
+async def test_enough_engines_are_ready_on_a_loop(peer: ProtocolPeer) -> None:
+    addresses = {
+        "input_address": ["tcp://127.0.0.1:9", peer.input_address],
+        "output_address": ["tcp://127.0.0.1:10", peer.output_address],
+    }
+    async with AsyncMPClient(addresses, ready_timeout=10, min_ready=1) as client:
+        assert [output async for output in client.generate([7, 11, 13], params(3))]
