@@ -10,6 +10,7 @@ import msgspec
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client.errors import AddressError, ScalingNotAvailable
+from enginecore_wire.wording import counted
 
 GROUP: Final = "enginecore.dev"
 VERSION: Final = "v1alpha1"
@@ -105,8 +106,8 @@ class ClusterSource:
             )
         except (ApiException, HTTPError, OSError, config.ConfigException) as error:
             raise ScalingNotAvailable(
-                f"cannot scale EngineCluster {self._namespace}/{self._name} to {replicas} "
-                f"engines: {_refusal(error)}"
+                f"cannot scale EngineCluster {self._namespace}/{self._name} to "
+                f"{counted(replicas, 'engine')}: {_refusal(error)}"
             ) from error
         finally:
             if own and api_client is not None:

@@ -43,6 +43,7 @@ from enginecore_wire.coordination import LoadReport
 from enginecore_wire.frames import Frame
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest
+from enginecore_wire.wording import counted
 
 OVERSLEPT_SECONDS: Final = 1.0
 """A tick that comes this late means that this process stood still, not the engines."""
@@ -434,7 +435,7 @@ class ClientCore:
             self._cancel(connection, [record])
             error = RequestTimeoutError(
                 f"request {record.request_id!r} was not finished {now - record.added_at:.1f} s "
-                f"after it was added; it had {record.tokens} tokens",
+                f"after it was added; it had {counted(record.tokens, 'token')}",
                 engine=self._fleet.rank(connection) if connection else None,
             )
             self._ledger.fail_and_report([record], connection, error, now)

@@ -37,6 +37,7 @@ from enginecore_wire.outputs import (
     UtilityOutput,
 )
 from enginecore_wire.translation import outputs_decoder
+from enginecore_wire.wording import counted, is_or_are
 
 _REJECTIONS: Final[dict[str, type[EngineCoreError]]] = {
     RejectCode.OVERLOADED: OverloadedError,
@@ -134,7 +135,8 @@ class Delivery:
             return True
         connection.received = outputs_sent
         sent = [record for record in connection.requests.values() if record.sent]
-        self._lose(connection, sent, f"{abs(missing)} messages of the engine are missing", now)
+        gap = f"{counted(abs(missing), 'message')} of the engine {is_or_are(abs(missing))} missing"
+        self._lose(connection, sent, gap, now)
         self._lose_calls(connection)
         return False
 

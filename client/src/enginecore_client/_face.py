@@ -10,6 +10,7 @@ from enginecore_client.errors import ScalingNotAvailable
 from enginecore_client.ops import Op
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest
+from enginecore_wire.wording import counted
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -128,7 +129,8 @@ class EngineCoreClient(Controls, ABC):
             RequestRejectedError: that is no number of engines.
         """
         raise ScalingNotAvailable(
-            f"cannot scale to {new_data_parallel_size} engines: {type(self).__name__} has the "
+            f"cannot scale to {counted(new_data_parallel_size, 'engine')}: "
+            f"{type(self).__name__} has the "
             "engine it was given and no other"
         )
 

@@ -36,6 +36,7 @@ from enginecore_client.errors import (
     StartupTimeoutError,
 )
 from enginecore_wire.handshake import engine_identity
+from enginecore_wire.wording import counted
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -248,8 +249,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         scale = scaler_of(self._driver.source)
         if scale is None:
             raise ScalingNotAvailable(
-                f"cannot scale to {size} engines: this client only has addresses; scale the "
-                "EngineCluster (kubectl scale engineclusters/NAME --replicas=N), and a client that "
+                f"cannot scale to {counted(size, 'engine')}: this client only has addresses; "
+                "scale the EngineCluster (kubectl scale engineclusters/NAME --replicas=N), and a client that "
                 "follows its addresses follows"
             )
         return scale

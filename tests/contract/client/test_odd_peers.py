@@ -68,7 +68,7 @@ async def test_pong_finds_a_lost_output(peer: ProtocolPeer) -> None:
         assert (await anext(stream)).new_token_ids == [7]
         peer.lose_one()
         with pytest.raises(
-            LostOutputsError, match="1 messages of the engine are missing"
+            LostOutputsError, match="1 message of the engine is missing"
         ) as caught:
             await anext(stream)
         assert caught.value.retryable
