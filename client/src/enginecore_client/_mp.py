@@ -250,8 +250,8 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         if scale is None:
             raise ScalingNotAvailable(
                 f"cannot scale to {counted(size, 'engine')}: this client only has addresses; "
-                "scale the EngineCluster (kubectl scale engineclusters/NAME --replicas=N), and a client that "
-                "follows its addresses follows"
+                "scale the EngineCluster (kubectl scale engineclusters/NAME --replicas=N), and "
+                "a client that follows its addresses follows"
             )
         return scale
 
