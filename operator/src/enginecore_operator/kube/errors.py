@@ -30,11 +30,16 @@ class UnreachableError(KubeError):
     """The API server gave no answer or is overloaded; the same request may work later."""
 
 
+def _sentence(status: int, reason: str, message: str) -> str:
+    head = f"{status} {reason}".rstrip()
+    return f"{head}: {message}" if message else head
+
+
 class ApiError(KubeError):
     """The API server answered with an error status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+        super().__init__(_sentence(status, reason, message))
         self.status = status
         self.reason = reason
         self.message = message
@@ -97,7 +102,7 @@ def error_from_response(status: int, body: bytes) -> KubeError:
     except msgspec.MsgspecError:
         told = _Status(message=body[:200].decode(errors="replace"))
     if status == 429 or status >= 500:
-        return UnreachableError(f"{status} {told.reason}: {told.message}".rstrip(": "))
+        return UnreachableError(_sentence(status, told.reason, told.message))
     kind = _BY_STATUS.get(status, ApiError)
     if status == 409 and told.reason == "AlreadyExists":
         kind = AlreadyExistsError
