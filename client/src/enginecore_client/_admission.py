@@ -219,13 +219,13 @@ def deadline_after(seconds: float | None, now: float, field: str) -> float | Non
     """Return when `seconds` from `now` have passed; None for never.
 
     Raises:
-        RequestRejectedError: `seconds` is no number; `field` is the caller's name for it.
+        RequestRejectedError: `seconds` is no time from now on; `field` is the caller's name for it.
     """
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or isnan(seconds):
+    if not isinstance(seconds, int | float) or isnan(seconds) or seconds < 0:
         raise RequestRejectedError(
-            f"{field}: got {seconds!r}, allowed: seconds from now, or None", field=field
+            f"{field}: got {seconds!r}, allowed: seconds from now, 0 or more, or None", field=field
         )
     return now + seconds
 
@@ -234,6 +234,7 @@ def check_types(request: EngineCoreRequest) -> None:
     """Refuse what could not even be booked or encoded; all else is held to the engine's READY."""
     _expect("request", request, EngineCoreRequest)
     _expect("request_id", request.request_id, str)
+    refuse_text(request.prompt_token_ids)
     sampling, hints = request.sampling_params, request.kv_hints
     for field, value, kind in (
         ("sampling_params", sampling, SamplingParams),
@@ -250,6 +251,20 @@ def check_types(request: EngineCoreRequest) -> None:
         _expect("kv_hints.actions", hints.actions, list)
         for index, action in enumerate(hints.actions):
             _expect(f"kv_hints.actions[{index}]", action, KvHintAction)
+
+
+def refuse_text(prompt: Any) -> None:
+    """Refuse a prompt that is text, of which every character would be taken for a token.
+
+    Raises:
+        RequestRejectedError: it is.
+    """
+    if isinstance(prompt, str | bytes):
+        raise RequestRejectedError(
+            f"prompt_token_ids: got text ({shown(prompt)}), allowed: token ids; encode it first, "
+            "such as with enginecore_client.text.Tokenizer.load(model).encode(text)",
+            field="prompt_token_ids",
+        )
 
 
 def _expect(field: str, value: Any, kind: type) -> None:

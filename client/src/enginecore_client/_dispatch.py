@@ -87,8 +87,10 @@ class Dispatcher:
         working = self._fleet.working()
         if rank is not None:
             if not self._fleet.expects(rank):
+                known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
                 raise RequestRejectedError(
-                    f"data_parallel_rank: there is no engine {rank}", field="data_parallel_rank"
+                    f"data_parallel_rank: there is no engine {rank!r}; engines are {known}",
+                    field="data_parallel_rank",
                 )
             working = [c for c in working if self._fleet.rank(c) == rank]
         accepting = [c for c in working if c.accepting]

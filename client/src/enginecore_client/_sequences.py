@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from enginecore_client._admission import refuse_text
 from enginecore_client._books import RequestRecord
 from enginecore_client._outputs import GeneratedOutput, generated
 from enginecore_client.errors import RequestRejectedError
@@ -172,6 +173,7 @@ def build_request(
             f"sampling_params: expected SamplingParams, got {type(params).__name__}",
             field="sampling_params",
         )
+    refuse_text(prompt)
     try:
         token_ids = list(prompt)
     except TypeError as error:

@@ -173,7 +173,8 @@ class PodConnection(Connection):
             return f"{where}: phase {self.phase.phase}{reason} for {seconds:.0f} s"
         waits = {
             State.CONNECTING: "Connecting, nobody answers there",
-            State.HELLO: "Hello, connected but HELLO was not answered",
+            State.HELLO: "Hello, connected but HELLO was not answered (are input_address and "
+            "output_address swapped, or is it no engine server?)",
         }
         return f"{where}: {waits.get(self.state, self.state)}, for {now - self.since:.0f} s"
 

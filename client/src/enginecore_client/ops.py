@@ -6,7 +6,7 @@ the wire (enginecore_wire.utility).
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -41,7 +41,8 @@ class Op(msgspec.Struct, Generic[R], frozen=True):
             msgspec.convert(values, type(self))
         except msgspec.ValidationError as error:
             field = str(error).rpartition("`$.")[2].rstrip("`")
-            raise RequestRejectedError(f"{self.utility}: {error}", field=field) from error
+            hint = _HINTS.get(field, "")
+            raise RequestRejectedError(f"{self.utility}: {error}{hint}", field=field) from error
         count = len(names)
         while count > len(names) - self.newer and _is_default(self, count - 1):
             count -= 1
@@ -62,6 +63,13 @@ class Op(msgspec.Struct, Generic[R], frozen=True):
         except msgspec.ValidationError as error:
             raise UtilityError(f"{self.utility}: unexpected reply: {error}") from error
         return converted
+
+
+_HINTS: Final = {
+    "lora_request": "; give a LoRARequest(lora_name, lora_int_id, lora_path) of "
+    "enginecore_wire.requests"
+}
+"""What to give for arguments whose type does not say it."""
 
 
 def _is_default(op: Op[Any], index: int) -> bool:

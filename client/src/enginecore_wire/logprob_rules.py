@@ -6,6 +6,8 @@ from enginecore_wire.problems import FieldProblem, RequestLimits, outside
 from enginecore_wire.requests import SamplingParams
 from enginecore_wire.tensors import Tensor
 
+_FEWER: Final = "for certain tokens there is logprob_token_ids"
+
 _INTEGERS: Final = frozenset(("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"))
 
 
@@ -28,7 +30,8 @@ def check_logprobs(
             continue
         wanted = limits.vocab_size if count == -1 else count
         if not 0 <= wanted <= most:
-            return _bad(name, count, f"0 to {most}", "start the engine with a larger max_logprobs")
+            shown = "-1 (the whole vocabulary)" if count == -1 else count
+            return _bad(name, shown, f"0 to {most}", _FEWER if name == "logprobs" else "")
     ids = params.logprob_token_ids
     if ids is not None and params.logprobs is not None and params.logprobs != len(ids):
         return _bad("logprobs", params.logprobs, f"{len(ids)}, as logprob_token_ids has")

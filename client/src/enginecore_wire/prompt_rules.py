@@ -5,6 +5,7 @@ from typing import Final
 from enginecore_wire.problems import FieldProblem, RequestLimits, outside, too_large
 from enginecore_wire.requests import EngineCoreRequest
 from enginecore_wire.tensors import Tensor
+from enginecore_wire.wording import counted
 
 EMBEDDING_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
 
@@ -60,13 +61,16 @@ def _check_length(request: EngineCoreRequest, limits: RequestLimits) -> FieldPro
     if length + room > limits.max_model_len:
         return too_large(
             name,
-            f"{length} tokens",
+            counted(length, "token"),
             f"at most {limits.max_model_len - room} (max_model_len {limits.max_model_len})",
             "shorten the prompt",
         )
     if limits.prompt_tokens and length > limits.prompt_tokens:
         return too_large(
-            name, f"{length} tokens", f"at most {limits.prompt_tokens}", "shorten the prompt"
+            name,
+            counted(length, "token"),
+            f"at most {limits.prompt_tokens}",
+            "shorten the prompt",
         )
     return None
 
@@ -86,7 +90,9 @@ def _check_embeds(request: EngineCoreRequest, limits: RequestLimits) -> FieldPro
         return problem
     if tokens is not None and len(tokens) != embeds.shape[0]:
         return outside(
-            "prompt_token_ids", f"{len(tokens)} ids", f"{embeds.shape[0]}, as prompt_embeds has"
+            "prompt_token_ids",
+            counted(len(tokens), "id"),
+            f"{embeds.shape[0]}, as prompt_embeds has",
         )
     if (mask is None) != (tokens is None):
         return outside(
@@ -96,7 +102,9 @@ def _check_embeds(request: EngineCoreRequest, limits: RequestLimits) -> FieldPro
         )
     if mask is not None and len(mask) != embeds.shape[0]:
         return outside(
-            "prompt_is_token_ids", f"{len(mask)} items", f"{embeds.shape[0]}, one per position"
+            "prompt_is_token_ids",
+            counted(len(mask), "item"),
+            f"{embeds.shape[0]}, one per position",
         )
     return None
 

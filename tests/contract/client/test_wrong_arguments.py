@@ -42,7 +42,7 @@ def tokens(client: SyncMPClient) -> list[int]:
 GENERATE: list[tuple[dict[str, Any], str]] = [
     ({"prompt_token_ids": None}, "prompt_token_ids"),
     ({"prompt_token_ids": 5}, "prompt_token_ids"),
-    ({"prompt_token_ids": "text"}, "prompt_token_ids[0]"),
+    ({"prompt_token_ids": "text"}, "prompt_token_ids"),
     ({"prompt_token_ids": [2**70]}, "prompt_token_ids"),
     ({"sampling_params": {"max_tokens": 1}}, "sampling_params"),
     ({"sampling_params": SamplingParams(seed=2**70)}, "sampling_params.seed"),
@@ -55,6 +55,7 @@ GENERATE: list[tuple[dict[str, Any], str]] = [
     ({"request_id": "r" * 5000}, "request_id"),
     ({"deadline": "soon"}, "deadline"),
     ({"deadline": NAN}, "deadline"),
+    ({"deadline": -2}, "deadline"),
     ({"data_parallel_rank": -1}, "data_parallel_rank"),
     ({"data_parallel_rank": "0"}, "data_parallel_rank"),
 ]
@@ -88,6 +89,8 @@ CALLS: list[tuple[Callable[[SyncMPClient], Any], str]] = [
     (lambda client: client.call_utility("sleep", CYCLE), "args"),
     (lambda client: client.call_utility("sleep", "\ud800"), "args"),
     (lambda client: client.call_utility("is_sleeping", timeout="x"), "timeout"),  # type: ignore[arg-type]
+    (lambda client: client.call_utility("is_sleeping", timeout=-1), "timeout"),
+    (lambda client: client.get_output(timeout=-1), "timeout"),
 ]
 
 

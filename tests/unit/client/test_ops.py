@@ -52,6 +52,7 @@ WRONG = [
     (ops.CollectiveRpc(print), "method"),
     (ops.CollectiveRpc("f", args="text"), "args"),
     (ops.WakeUp("weights"), "tags"),
+    (ops.AddLora("name"), "lora_request"),
 ]
 
 
@@ -60,6 +61,11 @@ def test_wrong_arguments(op: ops.Op[Any], field: str) -> None:
     with pytest.raises(RequestRejectedError) as caught:
         op.arguments()
     assert caught.value.field == field
+
+
+def test_an_adapter_is_more_than_its_name() -> None:
+    with pytest.raises(RequestRejectedError, match="give a LoRARequest"):
+        ops.AddLora("name").arguments()
 
 
 RESULTS = [

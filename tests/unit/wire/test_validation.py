@@ -109,7 +109,7 @@ BAD = [
     (_request(prompt_embeds=_embeds(2), prompt_is_token_ids=[True]), EMBEDS,
      "prompt_token_ids", INVALID, "3 ids"),
     (_request(prompt_embeds=_embeds(3), prompt_is_token_ids=[True]), EMBEDS,
-     "prompt_is_token_ids", INVALID, "1 items"),
+     "prompt_is_token_ids", INVALID, "1 item,"),
     (_request(prompt_token_ids=None, prompt_embeds=_embeds(3), prompt_is_token_ids=[True] * 3),
      EMBEDS, "prompt_is_token_ids", INVALID, "a mask"),
     (_request(prompt_token_ids=None, prompt_embeds=_embeds(3, 5)), EMBEDS,
