@@ -194,6 +194,8 @@ class Bound:
 
     def close(self) -> None:
         """End the engines."""
+        for rank in range(self._ranks):
+            self.terminate(rank)
         self._stack.close()
 
     def _start(self, port: int, rank: int) -> Process:

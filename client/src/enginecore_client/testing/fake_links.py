@@ -24,7 +24,7 @@ from enginecore_wire.handshake import (
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs
 
 HANDSHAKE_LINGER_MS: Final = 5000
-OUTPUT_LINGER_MS: Final = 2000
+OUTPUT_LINGER_MS: Final = 500
 PRETENDED_VERSION: Final = "0.32.0"
 """The release of vLLM whose layout of messages it speaks."""
 

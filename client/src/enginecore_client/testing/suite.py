@@ -87,6 +87,14 @@ def running(request: pytest.FixtureRequest, deployments: Deployments) -> Iterato
     face.close()
 
 
+@pytest.fixture(scope="class")
+def ground(request: pytest.FixtureRequest, deployments: Deployments) -> Ground:
+    """Where a behaviour of a cell starts engines of its own."""
+    place: Place = request.cls.place
+    lent = deployments.get(place) if place.cell.way is Way.CONNECT else None
+    return Ground(place.cell, place.engine, place.makes, lent)
+
+
 class ContractTests:
     """The tests of one cell.
 
@@ -107,9 +115,9 @@ class ContractTests:
         """A behaviour of a client and engines that other behaviours use, too."""
         behaviour.run(running)
 
-    def test_alone(self, behaviour: Behaviour[Ground]) -> None:
+    def test_alone(self, ground: Ground, behaviour: Behaviour[Ground]) -> None:
         """A behaviour that starts engines of its own."""
-        behaviour.run(Ground(self.place.cell, self.place.engine, self.place.makes))
+        behaviour.run(ground)
 
 
 def contract_tests(
@@ -123,7 +131,11 @@ def contract_tests(
             clients are then left out.
     """
     places = [place for engine in engines for place in places_of(engine, makes)]
-    names: dict[str, object] = {"deployments": deployments, "running": running}
+    names: dict[str, object] = {
+        "deployments": deployments,
+        "running": running,
+        "ground": ground,
+    }
     for place in places:
         name = f"Test{place.cell.name}"
         names[name] = type(name, (ContractTests,), {"place": place})

@@ -19,6 +19,10 @@ PROMPT: Final = (7, 11, 13)
 OUTSIDE: Final = frozenset({Way.CONNECT, Way.BIND, Way.LAUNCH})
 EVERYWHERE: Final = frozenset(Way)
 
+ANY: Final = range(1, 1 << 16)
+ONE: Final = range(1, 2)
+SEVERAL: Final = range(2, 1 << 16)
+
 T = TypeVar("T")
 
 
@@ -113,11 +117,13 @@ class Ground:
         cell: which square of the table this is.
         engine: what is known of its engines.
         makes: makes the clients.
+        lent: engines that run already and are to stay, behind engine servers.
     """
 
     cell: Cell
     engine: EngineUnderTest
     makes: Makes
+    lent: Deployment | None
 
     @contextmanager
     def deployed(
@@ -134,6 +140,15 @@ class Ground:
             yield running
         finally:
             running.close()
+
+    @contextmanager
+    def lasting(self) -> Iterator[Deployment]:
+        """Run engines for a client that ends before them; behind engine servers they go on."""
+        if self.lent is not None:
+            yield self.lent
+            return
+        with self.deployed() as deployment:
+            yield deployment
 
     @contextmanager
     def running(self) -> Iterator[Running]:
@@ -156,14 +171,14 @@ class Behaviour(Generic[T]):
         run: asks; it gets a Running or a Ground.
         ways: where it makes sense.
         needs: traits that the engine must have.
-        least_ranks: how many engines there must be.
+        ranks: how many engines there may be.
     """
 
     name: str
     run: Callable[[T], None]
     ways: frozenset[Way]
     needs: frozenset[Trait]
-    least_ranks: int
+    ranks: range
 
     @property
     def asks(self) -> str:
@@ -172,9 +187,7 @@ class Behaviour(Generic[T]):
 
     def applies(self, cell: Cell, engine: EngineUnderTest) -> bool:
         """Say whether it is asked in a square of the table."""
-        return (
-            cell.way in self.ways and self.needs <= engine.traits and cell.ranks >= self.least_ranks
-        )
+        return cell.way in self.ways and self.needs <= engine.traits and cell.ranks in self.ranks
 
 
 SHARED: Final[list[Behaviour[Running]]] = []
@@ -185,14 +198,14 @@ OWN: Final[list[Behaviour[Ground]]] = []
 
 
 def shared(
-    *, ways: frozenset[Way] = EVERYWHERE, needs: frozenset[Trait] = frozenset(), ranks: int = 1
+    *, ways: frozenset[Way] = EVERYWHERE, needs: frozenset[Trait] = frozenset(), ranks: range = ANY
 ) -> Callable[[Callable[[Running], None]], Callable[[Running], None]]:
     """Declare a behaviour of a client and engines that others use, too."""
     return _declare(SHARED, ways, needs, ranks)
 
 
 def own(
-    *, ways: frozenset[Way] = EVERYWHERE, needs: frozenset[Trait] = frozenset(), ranks: int = 1
+    *, ways: frozenset[Way] = EVERYWHERE, needs: frozenset[Trait] = frozenset(), ranks: range = ANY
 ) -> Callable[[Callable[[Ground], None]], Callable[[Ground], None]]:
     """Declare a behaviour that breaks or ends what it uses."""
     return _declare(OWN, ways, needs, ranks)
@@ -211,7 +224,7 @@ def request(
 
 
 def _declare(
-    table: list[Behaviour[T]], ways: frozenset[Way], needs: frozenset[Trait], ranks: int
+    table: list[Behaviour[T]], ways: frozenset[Way], needs: frozenset[Trait], ranks: range
 ) -> Callable[[Callable[[T], None]], Callable[[T], None]]:
     def declare(run: Callable[[T], None]) -> Callable[[T], None]:
         table.append(Behaviour(run.__name__, run, ways, needs, ranks))

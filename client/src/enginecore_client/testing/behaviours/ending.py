@@ -19,7 +19,7 @@ from enginecore_client.testing.behaviours._registry import (
     tokens,
 )
 from enginecore_client.testing.cells import Way
-from enginecore_client.testing.faces import params
+from enginecore_client.testing.faces import Face, params
 from enginecore_wire.outputs import FinishReason
 
 STOP_SECONDS: Final = 15.0
@@ -27,38 +27,32 @@ PATIENCE_SECONDS: Final = 30.0
 
 
 @own()
-def closing_ends_what_is_unfinished(ground: Ground) -> None:
-    """Closing a client ends its streams and calls with ClientClosedError, however often."""
-    with ground.running() as run, ThreadPoolExecutor(1) as threads:
-        read, unread, dropped = (run.face.generate(list(PROMPT), run.long) for _ in range(3))
-        next(read)
-        run.face.add(request("queued", run.engine.long_tokens))
-        waiting = None
-        if run.cell.way is not Way.IN_PROCESS:
-            waiting = threads.submit(_drain, run.face)
-        run.face.close_client()
-        for stream in (read, unread):
-            with pytest.raises(ClientClosedError):
-                list(stream)
-        del dropped
-        if waiting is not None:
-            assert isinstance(waiting.exception(PATIENCE_SECONDS), ClientClosedError)
-        with pytest.raises(ClientClosedError):
-            run.read(3)
-        with pytest.raises(ClientClosedError):
-            run.face.call("is_sleeping")
-        run.face.close_client()
-
-
-@own()
-def nothing_is_left(ground: Ground) -> None:
-    """A client that was used and closed leaves no thread, no socket and no process behind."""
-    with ground.deployed() as deployment:
+def closing_ends_everything(ground: Ground) -> None:
+    """Closing a client, however often, ends its streams and calls with ClientClosedError; no
+    thread, no socket and no process of it is left."""
+    with ground.lasting() as deployment:
         before = own_holdings()
         face = deployment.connect(ground.cell.client)
-        stream = face.generate(list(PROMPT), params(ground.engine.long_tokens))
-        next(stream)
-        face.add(request("queued", ground.engine.long_tokens))
+        long = params(ground.engine.long_tokens)
+        with ThreadPoolExecutor(1) as threads:
+            read, unread, dropped = (face.generate(list(PROMPT), long) for _ in range(3))
+            next(read)
+            face.add(request("queued", ground.engine.long_tokens))
+            waiting = threads.submit(_drain, face, ground.cell.way)
+            face.close_client()
+            for stream in (read, unread):
+                with pytest.raises(ClientClosedError):
+                    list(stream)
+            del dropped
+            assert isinstance(waiting.exception(PATIENCE_SECONDS), ClientClosedError)
+        for ask in (
+            lambda: list(face.generate(list(PROMPT), params(3))),
+            lambda: face.call("is_sleeping"),
+            lambda: face.add(request("late", 3)),
+        ):
+            with pytest.raises(ClientClosedError):
+                ask()
+        face.close_client()
         face.close()
         eventually(lambda: own_holdings().beyond(before) == {}, "nothing is left")
 
@@ -88,6 +82,8 @@ def stopped_engine_ends_in_order(ground: Ground) -> None:
         assert time.monotonic() - began < 2 * STOP_SECONDS
 
 
-def _drain(face: object) -> None:
-    while True:
-        face.get_output()  # type: ignore[attr-defined]
+def _drain(face: Face, way: Way) -> None:
+    """Read until an error ends it; in this process nobody else would compute meanwhile."""
+    while way is not Way.IN_PROCESS:
+        face.get_output()
+    raise ClientClosedError("not read")

@@ -9,6 +9,7 @@ import pytest
 
 from enginecore_client.errors import EngineDeadError
 from enginecore_client.testing.behaviours._registry import (
+    ONE,
     OUTSIDE,
     PROMPT,
     Ground,
@@ -25,18 +26,15 @@ STREAMS: Final = 3
 PATIENCE_SECONDS: Final = 30.0
 
 
-@own(ways=OUTSIDE)
+@own(ways=OUTSIDE, ranks=ONE)
 def killed_engine_fails_every_call(ground: Ground) -> None:
-    """When an engine's process is killed, every pending call fails within two seconds, and the
-    error says which engine it was."""
+    """When an engine's process is killed, every pending call fails within two seconds, and so
+    does every new one."""
     with ground.running() as run:
-        last = run.cell.ranks - 1
-        errors, seconds = _errors_after(run, last, lambda: kill(run.deployment.processes(last)))
-        assert {type(error) for error in errors} == {EngineDeadError}
-        assert {error.engine for error in errors} == {last}
-        assert seconds <= BUDGET_SECONDS
-        with pytest.raises(EngineDeadError):
-            run.read(4, **run.placed(last))
+        fails_every_call(run, 0, lambda: kill(run.deployment.processes(0)))
+        for ask in (lambda: run.read(4), lambda: run.face.call("is_sleeping")):
+            with pytest.raises(EngineDeadError):
+                ask()
 
 
 @own(ways=OUTSIDE, needs=frozenset({Trait.DIES_WHEN_TOLD}))
@@ -49,10 +47,7 @@ def last_word_fails_every_call(ground: Ground) -> None:
             with pytest.raises(EngineDeadError):
                 run.face.call("collective_rpc", "dead", engine=last)
 
-        errors, seconds = _errors_after(run, last, break_it)
-        assert {type(error) for error in errors} == {EngineDeadError}
-        assert {error.engine for error in errors} == {last}
-        assert seconds <= BUDGET_SECONDS
+        fails_every_call(run, last, break_it)
 
 
 @own(ways=frozenset({Way.IN_PROCESS}), needs=frozenset({Trait.DIES_WHEN_TOLD}))
@@ -75,8 +70,8 @@ def broken_step_fails_every_call(ground: Ground) -> None:
                 ask()
 
 
-def _errors_after(run: Running, rank: int, act: Callable[[], object]) -> tuple[list[Any], float]:
-    """Return how everything fails that an engine owes, and how long after the act."""
+def fails_every_call(run: Running, rank: int, act: Callable[[], object]) -> None:
+    """Start all that an engine can owe; see all of it fail in time once it was acted upon."""
     streams = [
         run.face.generate(list(PROMPT), run.long, **run.placed(rank)) for _ in range(STREAMS)
     ]
@@ -95,4 +90,7 @@ def _errors_after(run: Running, rank: int, act: Callable[[], object]) -> tuple[l
         began = time.monotonic()
         act()
         errors = [call.exception(PATIENCE_SECONDS) for call in calls]
-        return errors, time.monotonic() - began
+        seconds = time.monotonic() - began
+    assert {type(error) for error in errors} == {EngineDeadError}
+    assert {error.engine for error in errors} == {rank}
+    assert seconds <= BUDGET_SECONDS
