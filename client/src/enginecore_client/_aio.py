@@ -68,6 +68,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         Raises:
             StartupTimeoutError: an engine was not ready in time; the client is closed.
             ProtocolMismatchError: an engine refuses this client; the client is closed.
+            AddressError: the EngineCluster does not exist; the client is closed.
             ClientClosedError: the client is closed.
         """
         self._attach()

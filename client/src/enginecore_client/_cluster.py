@@ -22,6 +22,12 @@ _WATCH_SECONDS: Final = 240
 _READ_SECONDS: Final = 300
 _SCALE_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5
+_LISTED: Final = 20
+"""How many EngineClusters an error names."""
+
+ABSENT_SECONDS: Final = 5.0
+"""An EngineCluster that is not there this long is taken for one that does not exist."""
+
 _RETRY_FIRST_SECONDS: Final = 0.5
 _RETRY_MAX_SECONDS: Final = 30.0
 _JOIN_SECONDS: Final = 5.0
@@ -36,6 +42,10 @@ class ClusterSource:
         api_client: a kubernetes.client.ApiClient; by default the pod's service account, or
             else the current context of the kubeconfig.
 
+    Attributes:
+        problem: why there are no addresses; "" while there are.
+        failure: the error that the EngineCluster does not exist, once that is certain.
+
     Raises:
         AddressError: the `kubernetes` package is not installed.
     """
@@ -47,6 +57,9 @@ class ClusterSource:
                 "pip install 'enginecore-client[kubernetes]'"
             )
         self.problem = "not read yet"
+        self.failure: AddressError | None = None
+        self._absent = False
+        self._absent_since: float | None = None
         self._name = name
         self._namespace = namespace
         self._api_client = api_client
@@ -63,8 +76,15 @@ class ClusterSource:
         self._wake = wake
         self._thread.start()
 
-    def poll(self, now: float) -> ClientAddresses | None:  # noqa: ARG002 - news comes by watch
+    def poll(self, now: float) -> ClientAddresses | None:
         """Return the addresses if they changed since the last poll."""
+        if not self._absent:
+            self._absent_since = self.failure = None
+        elif self._absent_since is None:
+            self._absent_since = now
+        elif now - self._absent_since >= ABSENT_SECONDS:
+            name = f"{self._namespace}/{self._name}"
+            self.failure = AddressError(f"EngineCluster {name}: {self.problem}")
         with self._lock:
             news, self._news = self._news, None
         return news
@@ -148,7 +168,10 @@ class ClusterSource:
         for item in body.get("items", ()):
             self._take(item)
         if not body.get("items"):
-            raise AddressError("it does not exist")
+            problem = f"it does not exist{self._others(api)}"
+            self.problem, self._absent = problem, True
+            raise AddressError(problem)
+        self._absent = False
         version = body["metadata"]["resourceVersion"]
         response = self._request(api, watch=True, resource_version=version)
         with self._lock:
@@ -169,13 +192,26 @@ class ClusterSource:
                 self._response = None
             response.close()
 
+    def _others(self, api: Any) -> str:
+        """Return which EngineClusters there are instead, if this account may know."""
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415 - as above
+
+        try:
+            listed = self._request(api, field_selector="", limit=_LISTED)
+        except ApiException:
+            return ""
+        items = msgspec.json.decode(listed.read()).get("items", ())
+        names = ", ".join(sorted(item["metadata"]["name"] for item in items))
+        where = f"namespace {self._namespace}"
+        return f"; {where} has {names}" if names else f", and {where} has no EngineCluster at all"
+
     def _request(self, api: Any, **options: Any) -> Any:
+        options.setdefault("field_selector", f"metadata.name={self._name}")
         return api.list_namespaced_custom_object(
             GROUP,
             VERSION,
             self._namespace,
             PLURAL,
-            field_selector=f"metadata.name={self._name}",
             timeout_seconds=_WATCH_SECONDS,
             _preload_content=False,
             _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
@@ -221,6 +257,8 @@ def _reason(error: Exception) -> str:
     status = getattr(error, "status", None)
     if status == 403:
         return "forbidden: this account may not get, list and watch engineclusters"
+    if status == 404:
+        return "the API server knows no engineclusters; install the chart first"
     return f"the API server does not answer: {status or type(error).__name__}"
 
 

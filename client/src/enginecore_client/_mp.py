@@ -27,7 +27,7 @@ from enginecore_client._pending import PendingMessages
 from enginecore_client._ranks import LAST_RANK
 from enginecore_client._routing import LoadScore, score
 from enginecore_client._sequences import TextTokenizer
-from enginecore_client._sources import advice_of, scaler_of
+from enginecore_client._sources import advice_of, failure_of, scaler_of
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
@@ -268,6 +268,9 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         launcher = self._driver.launcher
         if launcher is not None and launcher.failure is not None:
             return launcher.failure
+        failure = failure_of(self._driver.source)
+        if failure is not None:
+            return failure.again()
         refusal = self._driver.core.refusal()
         if refusal is not None:
             return ProtocolMismatchError(f"an engine refuses this client: {refusal}")

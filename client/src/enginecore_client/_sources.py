@@ -180,6 +180,14 @@ def advice_of(source: AddressSource) -> str:
     return advice
 
 
+def failure_of(source: AddressSource) -> AddressError | None:
+    """Return why a source will never have addresses, None while it may."""
+    if isinstance(source, RankSource):
+        return failure_of(source.source)
+    failure: AddressError | None = getattr(source, "failure", None)
+    return failure
+
+
 def scaler_of(source: AddressSource) -> Callable[[int], None] | None:
     """Return what sets the number of engines behind a source; None if it cannot be set."""
     if isinstance(source, RankSource):

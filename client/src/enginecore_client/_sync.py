@@ -32,7 +32,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         options: see MPClient.
 
     Raises:
-        AddressError: client_addresses are wrong.
+        AddressError: client_addresses are wrong, or the EngineCluster does not exist.
         RequestRejectedError: an option is wrong.
         StartupTimeoutError: an engine was not ready within `ready_timeout` seconds.
         ProtocolMismatchError: an engine refuses this client.

@@ -12,6 +12,7 @@ import pytest
 from kubernetes import client as kubernetes_client
 
 from enginecore_client import (
+    AddressError,
     AsyncMPClient,
     ClientClosedError,
     ClusterSource,
@@ -20,6 +21,7 @@ from enginecore_client import (
     StartupTimeoutError,
     SyncMPClient,
 )
+from enginecore_client._cluster import ABSENT_SECONDS
 from support.eventually import eventually, eventually_async
 from support.faces import params
 from support.protocol_peer import ProtocolPeer
@@ -36,6 +38,8 @@ class ApiServer:
         self.version = 1
         self.status_code = 200
         self.scale_code = 200
+        self.list_code = 200
+        self.others: list[str] = []
         self.requests: list[dict[str, list[str]]] = []
         self.scales: list[Any] = []
         self.changed = threading.Condition()
@@ -81,11 +85,14 @@ class ApiServer:
         assert url.path == "/apis/enginecore.dev/v1alpha1/namespaces/prod/engineclusters"
         query = parse_qs(url.query)
         self.requests.append(query)
-        assert query["fieldSelector"] == ["metadata.name=smollm"]
-        handler.send_response(self.status_code)
+        everything = "fieldSelector" not in query
+        assert everything or query["fieldSelector"] == ["metadata.name=smollm"]
+        handler.send_response(self.list_code if everything else self.status_code)
         handler.send_header("Content-Type", "application/json")
         if "watch" not in query:
             items = [] if self.cluster is None else [self.cluster]
+            if everything:
+                items = [{"metadata": {"name": name}} for name in self.others]
             body = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
             text = json.dumps(body).encode()
             handler.send_header("Content-Length", str(len(text)))
@@ -161,13 +168,14 @@ async def test_client_follows_the_status(api: ApiServer) -> None:
             assert len(two.adds) == 1
             api.set(None)
             await eventually_async(lambda: not client._driver.core._fleet.working())
-        assert source.problem in ("it was deleted", "it does not exist")
+        assert source.problem.startswith(("it was deleted", "it does not exist"))
 
 
 @pytest.mark.parametrize(
     ("code", "addresses", "problem"),
     [
-        (200, None, "it does not exist"),
+        (200, None, "it does not exist, and namespace prod has no EngineCluster at all"),
+        (404, {}, "the API server knows no engineclusters; install the chart"),
         (200, {}, "no clientAddresses yet"),
         (403, {}, "forbidden: this account may not"),
         (500, {}, "the API server does not answer: 500"),
@@ -181,6 +189,30 @@ async def test_problems_are_in_the_startup_error(api, code, addresses, problem) 
     client = AsyncMPClient(source, ready_timeout=2)
     with pytest.raises(StartupTimeoutError, match=f"EngineCluster prod/smollm.*{problem}"):
         await client.connect()
+
+
+@pytest.mark.parametrize(
+    ("code", "others", "words"),
+    [
+        (200, ["second", "first"], "does not exist; namespace prod has first, second$"),
+        (403, ["second"], "does not exist$"),
+    ],
+)
+def test_a_cluster_that_does_not_exist_is_not_waited_for(api, code, others, words) -> None:
+    api.list_code, api.others = code, others
+    started = time.monotonic()
+    with pytest.raises(AddressError, match=f"EngineCluster prod/smollm: it {words}"):
+        SyncMPClient(ClusterSource("smollm", "prod", api.api_client()), engine_ranks=[0])
+    assert ABSENT_SECONDS <= time.monotonic() - started < 60
+
+
+async def test_a_cluster_that_comes_late_is_found(api: ApiServer) -> None:
+    with ProtocolPeer(0) as peer:
+        client = AsyncMPClient(ClusterSource("smollm", "prod", api.api_client()), ready_timeout=20)
+        await eventually_async(lambda: "does not exist" in client._driver.source.describe())
+        api.set(peer.addresses)
+        async with client:
+            assert len([o async for o in client.generate(PROMPT, PARAMS)]) == 3
 
 
 @pytest.mark.parametrize("ranks", [None, [0]])
