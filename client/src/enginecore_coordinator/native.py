@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import zmq
@@ -30,6 +30,7 @@ READY: Final = b"READY"
 """What engines wait for before they say that they are ready."""
 
 LAST_RANKS: Final = 65536
+_Engines = Annotated[int, msgspec.Meta(ge=1, le=LAST_RANKS)]
 TURN_SECONDS: Final = 0.5
 BURST: Final = 256
 _SUBSCRIBED: Final = b"\x01"
@@ -136,7 +137,7 @@ class NativeCoordinator:
             try:
                 items = self._upstream.decode(body)
                 if items[:1] == [_SCALE]:
-                    self._expect(msgspec.convert(items[1], int))
+                    self._expect(msgspec.convert(items[1], _Engines))
                 else:
                     request = msgspec.convert(items, FirstRequest)
                     self._follow(self._waves.first_request(request.wave))
@@ -146,7 +147,7 @@ class NativeCoordinator:
     def _expect(self, engines: int) -> None:
         """Count on so many engines from now on; new ones are idle until they say otherwise."""
         now = self._clock()
-        for rank in range(self._engines, min(engines, LAST_RANKS)):
+        for rank in range(self._engines, engines):
             idle = EngineCoreOutputs(rank, scheduler_stats=SchedulerStats())
             self._loads.report(idle, now)
         self._engines = engines
@@ -171,9 +172,7 @@ class NativeCoordinator:
         socket.setsockopt(zmq.LINGER, 0)
         if kind == zmq.XPUB:
             socket.setsockopt(zmq.XPUB_VERBOSER, 1)
-        if (
-            not self._sockets[1:] and kind == zmq.XPUB
-        ):  # a wake-up must not be dropped; a publication is repeated
+        if len(self._sockets) == 1:  # a wake-up must not be dropped; a publication is repeated
             socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.IPV6, int("[" in address))

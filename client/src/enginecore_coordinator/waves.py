@@ -7,7 +7,10 @@ ever. For the same reason nobody is excluded from a wake-up, whatever the messag
 says: the engine that was given the request may have lost it again. No I/O, no clock.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LAST_WAVE: Final = 2**63 - 1
+"""The next one still fits a message; no wave is ever this high."""
 
 
 class Wake(NamedTuple):
@@ -46,7 +49,7 @@ class WaveBook:
         coordinator that was started again. That engines run is not concluded from waking them;
         rank 0 says so, or they are woken again.
         """
-        if not self._lockstep or (self.running and wave <= self.wave):
+        if not self._follows(wave) or (self.running and wave <= self.wave):
             return NOTHING
         if wave > self.wave:
             self.wave = wave
@@ -55,7 +58,7 @@ class WaveBook:
 
     def completed(self, wave: int) -> Effect:
         """Take note that all engines are idle after `wave`."""
-        if not self._lockstep or wave < self.wave:
+        if not self._follows(wave) or wave < self.wave:
             return NOTHING
         self.wave = wave + 1
         self.running = False
@@ -63,8 +66,11 @@ class WaveBook:
 
     def started(self, wave: int) -> Effect:
         """Take note that an engine began to run in `wave`: the others have to, too."""
-        if not self._lockstep or wave < self.wave or (wave == self.wave and self.running):
+        if not self._follows(wave) or wave < self.wave or (wave == self.wave and self.running):
             return NOTHING
         self.wave = wave
         self.running = True
         return Effect(Wake(wave), publish=True)
+
+    def _follows(self, wave: int) -> bool:
+        return self._lockstep and 0 <= wave <= LAST_WAVE

@@ -171,6 +171,18 @@ def test_what_is_no_message_is_ignored() -> None:
         until(client, [[[3, 0, 0.0]], 0, False])
 
 
+def test_numbers_that_cannot_be_are_ignored() -> None:
+    with coordinator(2, "--lockstep") as peers:
+        client = peers.client()
+        for engines in (-5, 0, 10**12, True):
+            client.send(msgspec.msgpack.encode(["SCALE_ELASTIC_EP", engines]))
+        client.send(msgspec.msgpack.encode([None, 2**64 - 1]))
+        peers.say(0, wave_complete=2**64 - 1)
+        peers.say(0, start_wave=2**64 - 1)
+        peers.load(0, 3, 0, 0.0)
+        until(client, [[[3, 0, 0.0], [0, 0, 0.0]], 0, False])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ends_in_order(number: signal.Signals) -> None:
     with coordinator(1) as peers:

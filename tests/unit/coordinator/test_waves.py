@@ -22,7 +22,12 @@ def book(*steps: tuple[str, int]) -> WaveBook:
 
 EFFECTS = [
     ("first request wakes all", book(), ("first_request", 0), Effect(Wake(0))),
-    ("and again until they run", book(), ("first_request", 0), Effect(Wake(0))),
+    (
+        "and again until rank 0 says that they run",
+        book(("first_request", 0)),
+        ("first_request", 0),
+        Effect(Wake(0)),
+    ),
     ("no wake while they run", book(("started", 0)), ("first_request", 0), NOTHING),
     (
         "wakes into the wave that comes",
@@ -52,6 +57,19 @@ EFFECTS = [
 def test_effect(waves: WaveBook, message, effect: Effect) -> None:
     name, *arguments = message
     assert getattr(waves, name)(*arguments) == effect
+
+
+@pytest.mark.parametrize("name", ["first_request", "completed", "started"])
+@pytest.mark.parametrize("wave", [-1, 2**63, 2**64 - 1])
+def test_what_is_no_wave_changes_nothing(name: str, wave: int) -> None:
+    waves = book(("started", 3))
+    assert getattr(waves, name)(wave) == NOTHING
+    assert (waves.wave, waves.running) == (3, True)
+
+
+def test_nobody_concludes_from_a_wake_up_that_engines_run() -> None:
+    waves = book(("first_request", 0), ("first_request", 2))
+    assert (waves.wave, waves.running) == (2, False)
 
 
 def test_independent_engines_have_no_waves() -> None:
