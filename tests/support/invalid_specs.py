@@ -63,6 +63,16 @@ REFUSED = [
             "spec.resources.limits"),
     Refused("negative quantity", {"resources": {"requests": {"cpu": "-1"}}},
             "spec.resources.requests"),
+    Refused(
+        "requests above limits",
+        {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4.2G"}}},
+        "spec.resources.requests",
+    ),
+    Refused(
+        "requests of the coordinator above limits",
+        {"coordinator": {"resources": {"requests": {"cpu": 1}, "limits": {"cpu": "999m"}}}},
+        "spec.coordinator.resources.requests",
+    ),
     Refused("no drain deadline", {"drain": {"deadlineSeconds": 0}}, "spec.drain.deadlineSeconds"),
     Refused(
         "lost before the next ping",

@@ -23,6 +23,8 @@ def test_refused_with_path(case: Refused) -> None:
         {"accelerator": {"count": 0}},
         {"runtime": {"type": "custom", "image": "mine:1", "command": ["run"]}},
         {"resources": {"limits": {"cpu": 2, "memory": "1.5Gi"}, "requests": {"cpu": "500m"}}},
+        {"resources": {"limits": {"cpu": 1, "a/b": "1e3"}, "requests": {"cpu": "1", "a/b": "1k"}}},
+        {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "1.01G"}}},
         {"model": {"name": "m", "source": {"pvc": {"claimName": "models", "path": "a/b"}}}},
         {"fieldOfALaterVersion": True},
     ],

@@ -13,6 +13,7 @@ from msgspec import Meta
 from enginecore_operator.api import schema
 from enginecore_operator.api.labels import RESERVED_ENV_PREFIX
 from enginecore_operator.api.podtemplate import PodTemplate
+from enginecore_operator.api.quantity import parse_quantity
 from enginecore_operator.api.schema import Rule, Spec
 from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, MOST_CLIENTS, OUTPUT_PORT
 
@@ -22,7 +23,7 @@ MODEL_FILE_SUFFIXES: Final = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
-Quantity = int | Annotated[str, Meta(pattern=schema.QUANTITY_PATTERN)]
+Quantity = int | Annotated[str, Meta(pattern=schema.QUANTITY_PATTERN, max_length=64)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
@@ -202,6 +203,20 @@ ResourceList = Annotated[dict[str, Quantity], Meta(max_length=32)]
 class Resources(Spec, frozen=True):
     """Requests and limits of the engine container."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.requests) || !has(self.limits) || self.requests.all(name, "
+            "!(name in self.limits) || quantity(string(self.requests[name]))"
+            ".compareTo(quantity(string(self.limits[name]))) <= 0)",
+            "must not be larger than limits",
+            ".requests",
+            lambda resources: all(
+                parse_quantity(wanted) <= parse_quantity(resources.limits[name])
+                for name, wanted in resources.requests.items()
+                if name in resources.limits
+            ),
+        ),
+    )
     requests: Annotated[ResourceList, Meta(description="What the scheduler reserves.")] = {}
     limits: Annotated[ResourceList, Meta(description="What the container may use at most.")] = {}
 
