@@ -148,11 +148,11 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         await self.connect()
         self._driver.add(request, None, None, retry=self._retry)
 
-    async def abort_requests_async(self, request_ids: Sequence[str]) -> None:
-        """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+    async def abort_requests_async(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests and return the ids of those that had not ended; see EngineCoreClient."""
         check_ids(request_ids)
         await self.connect()
-        self._driver.abort(request_ids)
+        return self._driver.abort(request_ids)
 
     async def get_output_async(self) -> EngineCoreOutputs:
         """Return the next message with outputs of requests added by add_request_async.

@@ -22,6 +22,7 @@ from enginecore_client._events import (
     Action,
     Announce,
     Event,
+    LoadsMissed,
     RequestEnded,
 )
 from enginecore_client._fleet import Fleet
@@ -105,6 +106,7 @@ class ClientCore:
         self._sendable: set[int] = set()
         self._last_tick = now
         self._loads_at = now
+        self._loads_missed = False
 
     @property
     def unfinished(self) -> int:
@@ -118,6 +120,9 @@ class ClientCore:
 
     def set_addresses(self, addresses: ClientAddresses, now: float) -> None:
         """Follow new addresses: open what is new, retire what is gone."""
+        if addresses.stats_update_address != self._fleet.stats_address:
+            self._loads_at = now
+            self._loads_missed = False
         for connection in self._fleet.update(addresses, now):
             self._endings.retire(connection)
         self._endings.close_retired()
@@ -171,11 +176,16 @@ class ClientCore:
         self._ledger.enter(record)
         return record
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests by the names their callers know; unknown names are ignored."""
-        for name in request_ids:
-            for record in self._ledger.named(name):
+    def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests by the names their callers know; return those that had not ended."""
+        ended = []
+        for name in dict.fromkeys(request_ids):
+            records = self._ledger.named(name)
+            for record in records:
                 self.abort_record(record)
+            if records:
+                ended.append(name)
+        return ended
 
     def abort_record(self, record: RequestRecord) -> None:
         """End one request; its engine forgets it."""
@@ -317,6 +327,7 @@ class ClientCore:
             self._delivery.unreadable += 1
             return
         self._loads_at = now
+        self._loads_missed = False
         self._delivery.loads_known = True
         self._delivery.loads(report.loads or [])
         self.waves.published(report.wave, report.running)
@@ -342,6 +353,7 @@ class ClientCore:
             self._delivery.loads_known = False
             self._loads_at = now
             self._fleet.subscribe_again()
+            self._miss_loads()
         self._endings.close_retired()
 
     def close(self, error: ClientClosedError, now: float) -> None:
@@ -417,6 +429,13 @@ class ClientCore:
         """Return what happened, in order."""
         events, self._ledger.events = self._ledger.events, []
         return events
+
+    def _miss_loads(self) -> None:
+        """Tell once that no coordinator is heard at the address there is for one."""
+        address = self._fleet.stats_address
+        if address is not None and not self._loads_missed:
+            self._loads_missed = True
+            self._ledger.events.append(LoadsMissed(address, LOADS_STALE_SECONDS))
 
     def _send(self, record: RequestRecord, now: float) -> None:
         assert record.request is not None

@@ -3,11 +3,12 @@
 A driver belongs to one thread or loop, holds no reference to a client, and never blocks.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import zmq
 
@@ -24,6 +25,7 @@ from enginecore_client._events import (
     Delivered,
     EngineDown,
     Event,
+    LoadsMissed,
     Open,
     Reported,
     RequestEnded,
@@ -47,6 +49,8 @@ from enginecore_wire.requests import EngineCoreRequest
 
 if TYPE_CHECKING:
     from enginecore_client._launcher import Launcher
+
+_LOG = logging.getLogger("enginecore_client")
 
 SWEEP_SECONDS: Final = 0.1
 """How often time passes for the core, and every socket is looked at once."""
@@ -203,10 +207,11 @@ class Driver:
         self.pump()
         return record
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests by name."""
-        self.core.abort(request_ids)
+    def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests by name; return those that had not ended."""
+        ended = self.core.abort(request_ids)
         self.pump()
+        return ended
 
     def abort_record(self, record: RequestRecord) -> None:
         """End one request."""

@@ -95,6 +95,13 @@ class StatsUpdate(NamedTuple):
     stats: SchedulerStats
 
 
+class LoadsMissed(NamedTuple):
+    """No report has come for so many seconds from the coordinator that is said to be there."""
+
+    address: str
+    seconds: float
+
+
 class EngineUp(NamedTuple):
     """An engine is ready, for the first time on its connection."""
 
@@ -140,6 +147,7 @@ Event = (
     | Reported
     | CallEnded
     | StatsUpdate
+    | LoadsMissed
     | EngineUp
     | EngineDown
     | EngineLost

@@ -84,8 +84,15 @@ class EngineCoreClient(Controls, ABC):
         """Return the next outputs of requests added by `add_request_async`; see `get_output`."""
         self._blocks("get_output")
 
-    def abort_requests(self, request_ids: Sequence[str]) -> None:
+    def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
         """End requests; unknown ids are ignored. Streams end with finish reason ABORT.
+
+        What was added for `get_output` gets no last output there, as from vLLM's clients: whoever
+        waits for it has to take the returned ids off the list. Tokens that came before the abort
+        may still follow.
+
+        Returns:
+            The ids of those that had not ended.
 
         Raises:
             RequestRejectedError: `request_ids` are not ids.
@@ -93,7 +100,7 @@ class EngineCoreClient(Controls, ABC):
         del request_ids
         self._is_awaited("abort_requests")
 
-    async def abort_requests_async(self, request_ids: Sequence[str]) -> None:
+    async def abort_requests_async(self, request_ids: Sequence[str]) -> list[str]:
         """End requests; see `abort_requests`."""
         del request_ids
         self._blocks("abort_requests")

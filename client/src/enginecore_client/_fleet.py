@@ -22,6 +22,8 @@ Key = tuple[str, ...]
 class Fleet:
     """The connections of one client; actions for the shell gather in `actions`.
 
+    `stats_address` is the coordinator's.
+
     Args:
         transport: how engines are reached.
         advice: what to do if nobody answers, as addresses do not change; "" if they may.
@@ -40,7 +42,7 @@ class Fleet:
         self._reopen_at: dict[Key, float] = {}
         self._last_error: dict[Key, EngineCoreError] = {}
         self._links = 0
-        self._stats_address: str | None = None
+        self.stats_address: str | None = None
         self._subscriptions = 0
 
     def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
@@ -64,16 +66,16 @@ class Fleet:
                 self.connections[self._current[key]].endpoint = endpoint
             if key not in self._current and key not in self._reopen_at:
                 self._open(key, now)
-        if addresses.stats_update_address != self._stats_address:
-            self._stats_address = addresses.stats_update_address
-            self.actions.append(Subscribe(self._stats_address))
+        if addresses.stats_update_address != self.stats_address:
+            self.stats_address = addresses.stats_update_address
+            self.actions.append(Subscribe(self.stats_address))
         return retired
 
     def subscribe_again(self) -> None:
         """Have the coordinator's address resolved and connected anew."""
-        if self._stats_address is not None:
+        if self.stats_address is not None:
             self._subscriptions += 1
-            self.actions.append(Subscribe(self._stats_address, self._subscriptions))
+            self.actions.append(Subscribe(self.stats_address, self._subscriptions))
 
     def is_current(self, connection: Connection) -> bool:
         """Say whether new requests may ever go to this connection."""

@@ -147,12 +147,12 @@ class InprocClient(EngineCoreClient):
         """Give the engine a request whose outputs get_output returns; raises as `generate`."""
         self._add(request, None, None)
 
-    def abort_requests(self, request_ids: Sequence[str]) -> None:
-        """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+    def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests and return the ids of those that had not ended; see EngineCoreClient."""
         check_ids(request_ids)
         with self.resources.lock:
             self._begin()
-            self._driver.abort(request_ids)
+            return self._driver.abort(request_ids)
 
     def get_output(self) -> EngineCoreOutputs:
         """Compute one step and return its outputs of requests added by add_request.

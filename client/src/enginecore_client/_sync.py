@@ -93,14 +93,15 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         """Send a request whose outputs get_output returns; raises as `generate` does."""
         self._add(request, None, None, retry=self._retry)
 
-    def abort_requests(self, request_ids: Sequence[str]) -> None:
-        """End requests; unknown ids are ignored. Streams end with finish reason ABORT."""
+    def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests and return the ids of those that had not ended; see EngineCoreClient."""
         check_ids(request_ids)
         self._driver.check_process()
         with self.resources.lock:
             self._check_open()
-            self._driver.core.abort(request_ids)
+            ended = self._driver.core.abort(request_ids)
             self.resources.wake()
+        return ended
 
     def get_output(self, timeout: float | None = None) -> EngineCoreOutputs:
         """Return the next message with outputs of requests added by add_request.

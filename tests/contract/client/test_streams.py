@@ -94,7 +94,7 @@ def test_sync_get_output_and_duplicate_names(pod: Pod) -> None:
             client.add_request(EngineCoreRequest("a", PROMPT, sampling_params=LONG))
         assert caught.value.field == "request_id"
         assert client.get_output(5).outputs[0].request_id == "a"
-        client.abort_requests(["a"])
+        assert client.abort_requests(["a", "unknown"]) == ["a"]
         assert unfinished(client) == 0
         client.add_request(EngineCoreRequest("a", PROMPT, sampling_params=params(1)))
         seen = []
@@ -108,18 +108,33 @@ async def test_abort_ends_the_stream_and_the_engine_forgets(pod: Pod) -> None:
         stream = client.generate(PROMPT, LONG, "gone")
         first = await anext(stream)
         assert first.new_token_ids == [7]
-        await client.abort_requests_async(["gone"])
+        assert await client.abort_requests_async(["gone"]) == ["gone"]
         tail = [output async for output in stream]
         assert tail[-1].finish_reason is FinishReason.ABORT
         assert unfinished(client) == 0
         await eventually_async(lambda: pod.status().in_flight == 0, "the engine forgot")
 
 
+def test_get_output_has_no_last_output_of_what_was_aborted(pod: Pod) -> None:
+    with SyncMPClient(client_addresses([pod])) as client:
+        for name, count in (("long", 2000), ("short", 40)):
+            client.add_request(EngineCoreRequest(name, PROMPT, sampling_params=params(count)))
+        while "long" not in {output.request_id for output in client.get_output(5).outputs}:
+            pass
+        waited_for = {"long", "short"} - set(client.abort_requests(["long"]))
+        while waited_for:
+            for output in client.get_output(5).outputs:
+                if output.finish_reason is not None:
+                    waited_for.remove(output.request_id)
+        with pytest.raises(RequestTimeoutError):
+            client.get_output(0.2)
+
+
 async def test_abort_after_the_end_changes_nothing(pod: Pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
         stream = client.generate(PROMPT, params(2), "done")
         assert await collect(stream) == (expected(2), FinishReason.LENGTH)
-        await client.abort_requests_async(["done", "never there"])
+        assert await client.abort_requests_async(["done", "never there"]) == []
         again = client.generate(PROMPT, params(2), "done")
         assert await collect(again) == (expected(2), FinishReason.LENGTH)
 

@@ -16,10 +16,12 @@ from enginecore_client import (
     RequestTimeoutError,
     UtilityError,
 )
+from enginecore_client._core import LOADS_STALE_SECONDS
 from enginecore_client._events import (
     CallEnded,
     Delivered,
     EngineUp,
+    LoadsMissed,
     RequestEnded,
     StatsUpdate,
 )
@@ -29,6 +31,7 @@ from enginecore_wire.control import (
     Pong,
     Stats,
 )
+from enginecore_wire.coordination import LoadReport
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutput, SchedulerStats
 from support.core_steps import CLOSED, SINK, add, of
 from support.memory_link import MemoryLink
@@ -122,10 +125,13 @@ def test_a_silent_coordinator_is_connected_anew() -> None:
     stats = ClientAddresses.from_dict({**addresses, "stats_update_address": "tcp://c:1"})
     link.core.set_addresses(stats, link.now)
     link.run()
-    link.wait(30, step=1.0)
+    (missed,) = of(LoadsMissed, link.wait(30, step=1.0))
+    assert missed == LoadsMissed("tcp://c:1", LOADS_STALE_SECONDS)
     assert link.subscribed == ["tcp://c:1"] * 3
+    link.loads(LoadReport(None))
+    assert len(of(LoadsMissed, link.wait(30, step=1.0))) == 1
     link.move("a")
-    assert link.subscribed[3:] == [None]
+    assert link.subscribed[-2:] == ["tcp://c:1", None]
 
 
 def test_stale_coordinator_loads_give_way_to_stats() -> None:
@@ -301,10 +307,22 @@ def test_duplicate_names_only_matter_to_get_output() -> None:
     add(link, "same", sink=None)
     with pytest.raises(RequestRejectedError, match="could not tell the two apart"):
         add(link, "same", sink=None)
-    link.core.abort(["same"])
+    assert link.core.abort(["unknown", "same", "same"]) == ["same"]
     link.run()
     assert link.core.unfinished == 0
     assert len(link.pod("a").aborts) == 4
+
+
+def test_a_request_ends_by_its_last_output_or_among_what_abort_returns() -> None:
+    link = MemoryLink("a")
+    for name in ("ended", "aborted"):
+        add(link, name, sink=None)
+    link.token(link.pod("a"), 0, 1, reason=FinishReason.STOP)
+    assert link.core.abort(["ended", "aborted"]) == ["aborted"]
+    link.run()
+    last = link.token(link.pod("a"), 1, 2, reason=FinishReason.ABORT)
+    assert of(Delivered, last) == []
+    assert link.core.abort(["ended", "aborted"]) == []
 
 
 def test_abort_and_add_again_never_mixes_the_two() -> None:

@@ -127,3 +127,12 @@ def test_lookup_of_an_older_attempt_is_of_no_use(monkeypatch) -> None:
     assert sockets.subscribed == [None, None]
     lookups.end(1, ("tcp://10.0.0.4:5",))
     assert sockets.subscribed == [None, None, "tcp://10.0.0.4:5"]
+
+
+def test_an_address_at_which_no_coordinator_is_is_told(monkeypatch, caplog) -> None:
+    driver, _, _ = start(monkeypatch)
+    for seconds in (1.0, 12.5, 25.0):
+        driver.clock = lambda seconds=seconds: seconds
+        driver.tick()
+    (record,) = caplog.records
+    assert "no report came from the coordinator at tcp://old:5 for 12 s" in record.message
