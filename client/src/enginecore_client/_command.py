@@ -112,16 +112,13 @@ def command_of(command: "EngineCommand | Sequence[str] | None") -> EngineCommand
     Raises:
         RequestRejectedError: there is none, or a word is none.
     """
-    if isinstance(command, EngineCommand):
-        given: Any = command.command
-    else:
-        given = command
+    given: Any = command.command if isinstance(command, EngineCommand) else command
     plain = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-    if not plain or not given or not all(isinstance(word, str) for word in given):
+    if not plain or not given or not all(_is_text(word) for word in given):
         raise RequestRejectedError(
             f"engine_command: got {given!r}, allowed: an EngineCommand, or the words of a command "
-            "with {address}, {port} and {rank}; without client_addresses the client starts "
-            "engines itself",
+            "with {address}, {port} and {rank}, strings without NUL; without client_addresses the "
+            "client starts engines itself",
             field="engine_command",
         )
     if not any("{port}" in word for word in given):
@@ -129,7 +126,34 @@ def command_of(command: "EngineCommand | Sequence[str] | None") -> EngineCommand
             "engine_command: no word has {port}, so the engine would not know whom to dial",
             field="engine_command",
         )
-    return command if isinstance(command, EngineCommand) else EngineCommand(tuple(given))
+    if not isinstance(command, EngineCommand):
+        return EngineCommand(tuple(given))
+    _check_command(command)
+    return command
+
+
+def _check_command(command: EngineCommand) -> None:
+    env, size = command.env, command.vocab_size
+    if not isinstance(env, Mapping):
+        raise _wrong("engine_command.env", env, "a map of names to values")
+    for name, value in env.items():
+        if not _is_text(name) or not name or "=" in name or not _is_text(value):
+            # The value is not shown: it may be a secret.
+            raise RequestRejectedError(
+                f"engine_command.env: {name!r} or its value ({type(value).__name__}) cannot be a "
+                "variable; allowed: strings without NUL, and no = in the name",
+                field="engine_command.env",
+            )
+    if size is not None and (type(size) is not int or size < 1):
+        raise _wrong("engine_command.vocab_size", size, "an integer, 1 or more, or None")
+    if not _is_text(command.model):
+        raise _wrong("engine_command.model", command.model, "a path or a name, a string")
+    if type(command.local) is not bool:
+        raise _wrong("engine_command.local", command.local, "True or False")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
 
 
 def check_launch(launch: LaunchOptions) -> None:
@@ -138,8 +162,12 @@ def check_launch(launch: LaunchOptions) -> None:
     Raises:
         RequestRejectedError: `field` names the culprit.
     """
+    if not isinstance(launch, LaunchOptions):
+        raise _wrong("launch", launch, "a LaunchOptions")
     port, seconds = launch.handshake_port, launch.stop_seconds
     try:
+        if not isinstance(launch.host, str):
+            raise ValueError(launch.host)
         ipaddress.ip_address(launch.host)
     except ValueError as error:
         raise _wrong(
@@ -149,8 +177,19 @@ def check_launch(launch: LaunchOptions) -> None:
         raise _wrong("launch.handshake_port", port, f"0 to {LAST_PORT}, 0 for a free one")
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise _wrong("launch.stop_seconds", seconds, "seconds, 0 or more")
-    if not isinstance(launch.parallel_config, Mapping):
-        raise _wrong("launch.parallel_config", launch.parallel_config, "a map of settings")
+    if launch.coordinator is not None and type(launch.coordinator) is not bool:
+        raise _wrong("launch.coordinator", launch.coordinator, "True, False or None")
+    config = launch.parallel_config
+    if not isinstance(config, Mapping) or not _is_plain(config):
+        raise _wrong("launch.parallel_config", config, "a map of settings that msgpack can hold")
+
+
+def _is_plain(config: Mapping[str, Any]) -> bool:
+    try:
+        msgspec.msgpack.encode(dict(config))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:

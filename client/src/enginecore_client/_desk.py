@@ -4,7 +4,7 @@ HELLO gets INIT, READY ends it. The desk stays open: an engine that is started a
 again, and is answered once the one before it is gone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -91,10 +91,6 @@ class Desk:
         if rank in self.stages:
             self.stages[rank] = Stage.NEW
             self._hashes.pop(rank, None)
-
-    def waiting(self) -> Collection[int]:
-        """Return the ranks whose handshake is not done."""
-        return [rank for rank, stage in self.stages.items() if stage is not Stage.READY]
 
     def _rank(self, identity: bytes) -> int:
         rank = engine_rank(identity)

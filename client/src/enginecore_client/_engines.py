@@ -16,7 +16,7 @@ from enginecore_client._native import NativeTransport
 from enginecore_client._native_options import Facts, NativeOptions, check_options
 from enginecore_client._pairs import SocketSet
 from enginecore_client._plan import LaunchPlan
-from enginecore_client._ranks import checked_ranks, engine_ranks
+from enginecore_client._ranks import checked_ranks, engine_ranks, started_ranks
 from enginecore_client._resources import Callbacks, Sockets, Watcher
 from enginecore_client._sources import AddressSource, RankSource, StaticSource, source_of
 from enginecore_client.errors import RequestRejectedError
@@ -61,6 +61,7 @@ def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) ->
         RequestRejectedError: what was chosen does not go together.
     """
     check_options(choice.native)
+    check_launch(choice.launch)
     if addresses is None:
         return _launched(choice, ids)
     if choice.command is not None:
@@ -183,12 +184,9 @@ def _launched(choice: EngineChoice, ids: Ids) -> Engines:
             field="client_count",
         )
     command = command_of(choice.command)
-    check_launch(choice.launch)
     expected = managed_ranks(choice)
     size = choice.data_parallel_size or max(expected) + 1
-    started = expected
-    if choice.launch.local_ranks is not None:
-        started = checked_ranks(choice.launch.local_ranks, size)
+    started = started_ranks(choice.launch.local_ranks, expected)
     launcher = Launcher(
         LaunchPlan(command, started, expected, size, choice.lockstep, choice.launch)
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from enginecore_client._command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._plan import LaunchPlan
-from enginecore_client._ranks import checked_ranks, engine_ranks
+from enginecore_client._ranks import engine_ranks, started_ranks
 from enginecore_wire.handshake import EngineAddresses
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def launch_core_engines(
     command = command_of(engine_command)
     check_launch(launch)
     ranks = tuple(engine_ranks(data_parallel_size))
-    started = ranks
-    if launch.local_ranks is not None:
-        started = checked_ranks(launch.local_ranks, data_parallel_size)
+    started = started_ranks(launch.local_ranks, ranks)
     launcher = Launcher(LaunchPlan(command, started, ranks, data_parallel_size, lockstep, launch))
     try:
         launcher.start(

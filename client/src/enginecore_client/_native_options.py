@@ -1,5 +1,6 @@
 """What a client knows or wants of engines that dial in."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +47,8 @@ def check_options(options: NativeOptions) -> None:
     Raises:
         RequestRejectedError: `field` names the culprit.
     """
+    if not isinstance(options, NativeOptions):
+        raise _wrong("", options, "a NativeOptions")
     seconds = options.probe_seconds
     for field, value, low in (
         ("vocab_size", 1 if options.vocab_size is None else options.vocab_size, 1),
@@ -62,11 +65,17 @@ def check_options(options: NativeOptions) -> None:
     ):
         if not isinstance(text, str):
             raise _wrong(field, text, "a string")
+    names, facts = options.modalities, options.running_facts
+    plain = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not plain or not all(isinstance(name, str) for name in names):
+        raise _wrong("modalities", names, "a tuple of strings")
+    if facts is not None and not isinstance(facts, dict):
+        raise _wrong("running_facts", facts, "a dict of client.engine_facts, or None")
 
 
 def _wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
-    text = f"native.{field}: got {value!r}, allowed: {allowed}"
-    return RequestRejectedError(text, field=f"native.{field}")
+    path = f"native.{field}" if field else "native"
+    return RequestRejectedError(f"{path}: got {value!r}, allowed: {allowed}", field=path)
 
 
 class Facts(NamedTuple):

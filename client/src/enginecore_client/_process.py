@@ -19,6 +19,8 @@ KILL_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.1
 _LONGEST_LINE: Final = 2000
 _CHUNK_BYTES: Final = 65536
+_CHUNKS: Final = 16
+"""Most that is read at once: who writes without end must not keep the reader from the rest."""
 _CHILD: Final = str(Path(__file__).with_name("_child.py"))
 
 
@@ -72,8 +74,10 @@ class ChildProcess:
         return self._process.poll()
 
     def read(self) -> None:
-        """Take in what it wrote."""
-        while not self._output.closed:
+        """Take in what it wrote, at most 1 MiB."""
+        for _ in range(_CHUNKS):
+            if self._output.closed:
+                return
             try:
                 chunk = os.read(self._output.fileno(), _CHUNK_BYTES)
             except BlockingIOError:
@@ -106,15 +110,24 @@ class ChildProcess:
 
     def _lines(self, chunk: bytes) -> None:
         if self._forward:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.buffer.write(chunk)
-                sys.stderr.buffer.flush()
+            _forward(chunk)
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         self._partial = self._partial[-_LONGEST_LINE:]
         texts = [line[-_LONGEST_LINE:].decode(errors="replace") for line in lines]
         if self.announcement is None:
             self.announcement = next((text for text in texts if text.startswith("{")), None)
         self.tail.extend(texts)
+
+
+def _forward(chunk: bytes) -> None:
+    """Write to this process's standard error, which may be replaced (notebooks) or missing."""
+    stream = sys.stderr
+    with contextlib.suppress(OSError, ValueError):
+        if hasattr(stream, "buffer"):
+            stream.buffer.write(chunk)
+            stream.buffer.flush()
+        elif stream is not None:
+            stream.write(chunk.decode(errors="replace"))
 
 
 def ending_of(status: int) -> str:

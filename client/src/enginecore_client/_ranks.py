@@ -56,6 +56,27 @@ def checked_ranks(ranks: Sequence[int], data_parallel_size: int | None) -> tuple
     return tuple(ranks)
 
 
+def started_ranks(local_ranks: Sequence[int] | None, expected: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks whose engines are started here.
+
+    Args:
+        local_ranks: as the caller says; None for all.
+        expected: the ranks there are.
+
+    Raises:
+        RequestRejectedError: one is not expected, or stands there twice.
+    """
+    if local_ranks is None:
+        return tuple(expected)
+    field, allowed = "launch.local_ranks", f"some of {', '.join(map(str, expected))}, or None"
+    if not isinstance(local_ranks, Sequence) or isinstance(local_ranks, str | bytes):
+        raise _wrong(field, local_ranks, allowed)
+    plain = all(type(rank) is int and rank in expected for rank in local_ranks)
+    if not local_ranks or not plain or len(set(local_ranks)) != len(local_ranks):
+        raise _wrong(field, local_ranks, allowed)
+    return tuple(local_ranks)
+
+
 def _check(field: str, value: Any, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise _wrong(field, value, f"{low} to {high}")

@@ -125,7 +125,10 @@ def _problem(address: str, error: zmq.ZMQError, *, bind: bool) -> str:
         errno.EADDRINUSE: "; another process listens there, or give port 0 for a free one",
         errno.EADDRNOTAVAIL: "; no interface of this machine has that address",
         errno.ENODEV: "; give an IP of this machine, an interface's name, or * for all",
+        errno.ENAMETOOLONG: "; give a shorter path (for engines that a client starts: set TMPDIR)",
+        errno.ENOENT: "; make its directory first",
+        errno.EACCES: "; give a directory that this account may write",
         errno.EINVAL: "; write tcp://host:port (IPv6 in brackets) or ipc://path",
     }
     remedy = remedies.get(error.errno or 0, "")
-    return f"address {address!r} cannot be {what}: {error.strerror}{remedy}"
+    return f"address {address!r} cannot be {what}: {zmq.strerror(error.errno or 0)}{remedy}"

@@ -72,6 +72,18 @@ def test_an_address_in_use_leaves_no_socket(context: zmq.Context[Any]) -> None:
             make_zmq_socket(context, address, zmq.PULL)
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/tmp/" + "x" * 120, "File name too long; give a shorter path"),
+        ("/nonexistent/x", "No such file or directory; make its directory first"),
+    ],
+)
+def test_a_path_that_cannot_be_bound(context: zmq.Context[Any], path: str, text: str) -> None:
+    with pytest.raises(AddressError, match=text):
+        make_zmq_socket(context, f"ipc://{path}", zmq.PULL)
+
+
 def test_ipv6_in_brackets(context: zmq.Context[Any]) -> None:
     with make_zmq_socket(context, "tcp://[::1]:0", zmq.PULL, linger=0) as socket:
         assert socket.getsockopt_string(zmq.LAST_ENDPOINT).startswith("tcp://[::1]:")
