@@ -337,14 +337,25 @@ class Driver:
                     record.sink.put(error)
             case Reported(error):
                 self._inbox.report(error)
+            case LoadsMissed(address, seconds):
+                _LOG.warning(
+                    "no report came from the coordinator at %s for %g s: requests are balanced by "
+                    "what the engines say themselves; check stats_update_address",
+                    address,
+                    seconds,
+                )
             case EngineDown(engine, _) if self.launcher is not None:
                 self.launcher.lost(engine)
-            case CallEnded(call, value, error):
-                if not call.future.done():
-                    if error is not None:
-                        call.future.set_exception(error)
-                    else:
-                        call.future.set_result(value)
+            case CallEnded(call) if not call.future.done():
+                _settle(call.future, event)
+
+
+def _settle(future: Any, event: CallEnded) -> None:
+    """Give a call's caller what it waits for."""
+    if event.error is not None:
+        future.set_exception(event.error)
+    else:
+        future.set_result(event.value)
 
 
 def _nothing() -> None:
