@@ -33,9 +33,12 @@ class MsgpackEncoder:
             UnsendableError: the message holds something that could only be pickled.
             ValueError: an array's dtype, layout or device cannot travel.
         """
-        free_values = _FREE_VALUES.get(type(message))
-        if free_values is not None:
-            refuse_extensions(free_values(message))
+        free = _FREE_VALUES.get(type(message))
+        if free is not None:
+            refuse_extensions(free(message))
+        return self._write(message)
+
+    def _write(self, message: Any) -> list[Buffer]:
         aux: list[memoryview] = []
         self._aux = aux
         body = self._encoder.encode(message)
@@ -72,7 +75,8 @@ class MsgpackDecoder(Generic[T]):
                 the path of the offending item.
             ExtensionError: it carries what only an unpickler could read.
         """
-        self._aux = [memoryview(frame) for frame in aux]
+        if aux:
+            self._aux = [memoryview(frame) for frame in aux]
         try:
             return self._decoder.decode(body)
         except RecursionError:
@@ -91,7 +95,8 @@ _UNPACK: Final[dict[Any, Callable[[Any, list[memoryview]], Any]]] = {
 }
 
 
-def _of_request(request: EngineCoreRequest) -> list[Any]:
+def free_values(request: EngineCoreRequest) -> list[Any]:
+    """Return what a request has in fields that take any value."""
     sampling, pooling, hints = request.sampling_params, request.pooling_params, request.kv_hints
     values: list[Any] = []
     if request.reasoning_parser_kwargs:
@@ -108,7 +113,7 @@ def _of_request(request: EngineCoreRequest) -> list[Any]:
 
 
 _FREE_VALUES: Final[dict[type, Callable[[Any], Any]]] = {
-    EngineCoreRequest: _of_request,
+    EngineCoreRequest: free_values,
     UtilityCall: lambda call: call.args,
     list: lambda values: values,
     dict: lambda values: values,

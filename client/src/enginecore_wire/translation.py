@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder
+from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder, free_values
 from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, Logprobs, PrefillStats
+from enginecore_wire.plain import refuse_extensions
 from enginecore_wire.positions import LOGPROBS_AS_ARRAYS, MULTIMODAL, Order
 from enginecore_wire.requests import (
     EngineCoreRequest,
@@ -85,24 +86,44 @@ def not_carried(request: EngineCoreRequest, dialect: Dialect) -> str | None:
     None."""
     if request.mm_features and dialect.release < MULTIMODAL:
         return "mm_features"
-    for prefix, part, order in (
-        ("", request, dialect.request),
-        ("lora_request.", request.lora_request, dialect.lora),
-        ("pooling_params.", request.pooling_params, dialect.pooling),
+    requests, adapters, poolings = _without_place(dialect)
+    for prefix, part, fields in (
+        ("", request, requests),
+        ("lora_request.", request.lora_request, adapters),
+        ("pooling_params.", request.pooling_params, poolings),
     ):
-        name = _outside(part, order)
+        name = _first_set(part, fields)
         if name is not None:
             return prefix + name
     return None
 
 
-def _outside(part: msgspec.Struct | None, order: Order) -> str | None:
-    """Return the first field of `part` that is set and not in `order`."""
-    for field in msgspec.structs.fields(part) if part is not None else ():
-        if field.name in order or field.name in _NOT_MISSED:
-            continue
-        if getattr(part, field.name) != field.default:
-            return field.name
+Fields = tuple[tuple[str, Any], ...]
+"""Names of fields and their defaults."""
+
+
+@cache
+def _without_place(dialect: Dialect) -> tuple[Fields, Fields, Fields]:
+    """Return the fields of requests, adapters and pooling parameters a release does not have."""
+
+    def missing(kind: type[msgspec.Struct], order: Order) -> Fields:
+        return tuple(
+            (field.name, field.default)
+            for field in msgspec.structs.fields(kind)
+            if field.name not in order and field.name not in _NOT_MISSED
+        )
+
+    return (
+        missing(EngineCoreRequest, dialect.request),
+        missing(LoRARequest, dialect.lora),
+        missing(PoolingParams, dialect.pooling),
+    )
+
+
+def _first_set(part: msgspec.Struct | None, fields: Fields) -> str | None:
+    for name, default in fields if part is not None else ():
+        if getattr(part, name) != default:
+            return name
     return None
 
 
@@ -118,14 +139,15 @@ class _RequestEncoder(MsgpackEncoder):
     def encode(self, message: Any) -> list[Buffer]:
         if isinstance(message, EngineCoreRequest):
             self._refuse(not_carried(message, self._dialect))
-            message = self._request.write(message)
-        elif isinstance(message, UtilityCall):
+            refuse_extensions(free_values(message))
+            return self._write(self._request.write(message))
+        if isinstance(message, UtilityCall):
             args = [self._adapter(a) if isinstance(a, LoRARequest) else a for a in message.args]
             message = msgspec.structs.replace(message, args=args)
         return super().encode(message)
 
     def _adapter(self, adapter: LoRARequest) -> list[Any]:
-        self._refuse(_outside(adapter, self._dialect.lora))
+        self._refuse(_first_set(adapter, _without_place(self._dialect)[1]))
         return self._lora.write(adapter)
 
     def _refuse(self, field: str | None) -> None:

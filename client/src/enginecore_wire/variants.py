@@ -44,9 +44,9 @@ class Variant(Generic[T]):
         types, write = types or {}, write or {}
         self.order: Final = tuple(order)
         self._kind = kind
-        self._readers: dict[str, Take] = {
-            name: attrgetter(name) for name in order if name in own
-        } | dict(read or {})
+        self._made: dict[str, Take] = dict(read or {})
+        self._same = tuple(name for name in order if name in own and name not in self._made)
+        self._get: Take = attrgetter(*self._same)
         self._writers: list[Take] = [
             write.get(name) or (attrgetter(name) if name in own else _nothing) for name in order
         ]
@@ -61,7 +61,10 @@ class Variant(Generic[T]):
 
     def read(self, message: Any) -> T:
         """Return what a decoded `wire` says, as `kind`."""
-        return self._kind(**{name: take(message) for name, take in self._readers.items()})
+        values = dict(zip(self._same, self._get(message), strict=True))
+        for name, take in self._made.items():
+            values[name] = take(message)
+        return self._kind(**values)
 
     def write(self, message: T) -> list[Any]:
         """Return the items of the array that stands for `message` on the wire."""

@@ -15,6 +15,7 @@ from enginecore_wire.outputs import (
     UtilityOutput,
     UtilityResult,
 )
+from enginecore_wire.plain import UnsendableError
 from enginecore_wire.requests import (
     EngineCoreRequest,
     KvHints,
@@ -338,3 +339,15 @@ def test_newest_positions_need_no_translation():
     assert type(request_encoder()) is MsgpackEncoder
     assert type(outputs_decoder()) is MsgpackDecoder
     assert type(outputs_decoder(dialect_of("0.26.0"))) is MsgpackDecoder
+
+
+@pytest.mark.parametrize("version", ["0.12.0", "0.18.0", "0.25.0"])
+def test_pickles_are_not_written_to_older_engines_either(version):
+    encoder = request_encoder(dialect_of(version))
+    sampling = SamplingParams(extra_args={"a": [Ext(1, b".")]})
+    for message in (
+        msgspec.structs.replace(TEXT, sampling_params=sampling),
+        UtilityCall(0, 1, "collective_rpc", [Ext(2, b".")]),
+    ):
+        with pytest.raises(UnsendableError, match="extension type"):
+            encoder.encode(message)
