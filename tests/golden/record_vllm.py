@@ -8,6 +8,10 @@ writes every frame of both directions to tests/golden/vllm-0.32/frames.json. The
 tests/golden/encode_with_vllm.py runs in that environment: its messages go to encoded.json and
 its list of fields to fields.json. Frames are base64; times and random ids in them differ from
 run to run.
+
+Two more engines are asked for arrays: one takes prompt embeddings, one pools. Their frames go to
+embeddings.json and pooling.json. Arguments choose what is recorded: `python record_vllm.py
+pooling`; without any, all of it.
 """
 
 import base64
@@ -16,9 +20,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import torch
 import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,12 +33,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from enginecore_wire.requests import (
     EngineCoreRequest,
     OutputKind,
+    PoolingParams,
     RepetitionDetection,
     RequestType,
     SamplingParams,
     StructuredOutputs,
     UtilityCall,
 )
+from enginecore_wire.tensors import Tensor
 from support.vllm_environment import RUN_VARIABLES, build_environment, build_model
 from support.vllm_front_end import VllmFrontEnd, serve, stop
 
@@ -39,6 +48,7 @@ HERE = Path(__file__).resolve().parent
 TARGET = HERE / "vllm-0.32"
 CLIENTS = 2
 VOCAB_SIZE = 49152
+HIDDEN_SIZE = 576
 IM_END = 2
 
 
@@ -146,27 +156,73 @@ def _converse(engine: VllmFrontEnd, record: Record) -> None:
             told.add(slot)
 
 
+def _embed(engine: VllmFrontEnd, record: Record) -> None:
+    record.begin("start")
+    engine.start()
+    rows = torch.linspace(-0.05, 0.05, 3 * HIDDEN_SIZE).to(torch.bfloat16).reshape(3, HIDDEN_SIZE)
+    for name, tokens, mask in (
+        ("embeddings alone", None, None),
+        ("embeddings among tokens", [1, 100, 101], [True, False, True]),
+    ):
+        record.begin(name)
+        request = msgspec.structs.replace(
+            _request(name, logprobs=2),
+            prompt_token_ids=tokens,
+            prompt_embeds=Tensor.of(rows),
+            prompt_is_token_ids=mask,
+        )
+        engine.send(RequestType.ADD, request)
+        engine.finish([name])
+
+
+def _pool(engine: VllmFrontEnd, record: Record) -> None:
+    record.begin("start")
+    engine.start()
+    record.begin("utility get_supported_tasks")
+    engine.call("get_supported_tasks")
+    for task in ("embed", "token_embed"):
+        record.begin(task)
+        request = msgspec.structs.replace(
+            _request(task),
+            sampling_params=None,
+            pooling_params=PoolingParams(task=task, use_activation=True),
+        )
+        engine.send(RequestType.ADD, request)
+        engine.finish([task])
+
+
 def _write(name: str, document: Any) -> None:
     path = TARGET / name
     path.write_text(json.dumps(document, indent=1) + "\n")
     sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
 
 
-def main() -> None:
-    """Record and write the three files."""
-    python = build_environment()
-    model = build_model(python)
+SMALL = ("--max-model-len", "512", "--max-num-seqs", "8")
+
+CONVERSATIONS: dict[str, tuple[Callable[[VllmFrontEnd, Record], None], tuple[str, ...]]] = {
+    "frames": (_converse, SMALL),
+    "embeddings": (_embed, (*SMALL, "--enable-prompt-embeds")),
+    "pooling": (_pool, (*SMALL, "--runner", "pooling")),
+}
+"""What is said to an engine, and the options it is started with, by file."""
+
+
+def _record(name: str, python: Path, model: Path) -> None:
+    converse, options = CONVERSATIONS[name]
     record = Record()
     context = zmq.Context()
     engine = VllmFrontEnd(context, CLIENTS, record.note)
-    process = serve(python, model, engine.port, "--max-model-len", "512", "--max-num-seqs", "8")
+    process = serve(python, model, engine.port, *options)
     try:
-        _converse(engine, record)
+        converse(engine, record)
     finally:
         engine.close()
         context.term()
         stop(process)
-    _write("frames.json", {"clients": CLIENTS, "exchanges": record.exchanges})
+    _write(f"{name}.json", {"clients": CLIENTS, "exchanges": record.exchanges})
+
+
+def _encode(python: Path) -> None:
     told = subprocess.run(
         [str(python), str(HERE / "encode_with_vllm.py")],
         check=True,
@@ -178,5 +234,16 @@ def main() -> None:
     _write("fields.json", document["fields"])
 
 
+def main(chosen: list[str]) -> None:
+    """Record and write what is chosen, or everything."""
+    python = build_environment()
+    model = build_model(python)
+    for name in CONVERSATIONS:
+        if not chosen or name in chosen:
+            _record(name, python, model)
+    if not chosen or "encoded" in chosen:
+        _encode(python)
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,5 +1,5 @@
-"""Arrays and multimodal items as vLLM 0.32's own encoder writes them
-(tests/golden/encode_with_vllm.py)."""
+"""Arrays and multimodal items as vLLM 0.32's own encoder writes them, embeddings that an engine
+took and vectors it gave (tests/golden)."""
 
 import json
 from base64 import b64decode
@@ -13,13 +13,12 @@ import torch
 from enginecore_wire.arrays import TORCH_NAMES
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.multimodal import FieldKind
-from enginecore_wire.outputs import EngineCoreOutputs
+from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
 from enginecore_wire.requests import EngineCoreRequest
 from enginecore_wire.tensors import ITEM_BYTES, Tensor
 
-ENCODED = json.loads(
-    (Path(__file__).resolve().parents[2] / "golden" / "vllm-0.32" / "encoded.json").read_text()
-)
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "vllm-0.32"
+ENCODED = json.loads((GOLDEN / "encoded.json").read_text())
 ONES_AND_ZEROS = bytes([0, 1] * 300)
 SQUARE = np.arange(400, dtype=np.float32).reshape(20, 20)
 
@@ -136,3 +135,64 @@ def test_prompts_log_probabilities():
     assert torch.equal(output.new_prompt_logprobs.ranks.torch(), many[:, 0])
     assert output.new_prompt_logprobs.cumulative_tensor.tolist() == [0, 60]
     assert msgspec.structs.astuple(output.new_logprobs)[3] == [0, 2]
+
+
+def _exchanges(file):
+    document = json.loads((GOLDEN / file).read_text())
+    return [
+        (e["name"], e["channel"], [b64decode(frame) for frame in e["frames"]])
+        for e in document["exchanges"]
+    ]
+
+
+def _outputs(file, name):
+    decoder = MsgpackDecoder(EngineCoreOutputs)
+    return [
+        output
+        for where, channel, (body, *aux) in _exchanges(file)
+        if where == name and channel.startswith("output")
+        for output in decoder.decode(body, aux).outputs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("embeddings alone", None), ("embeddings among tokens", [1, 100, 101])],
+)
+def test_engine_took_embeddings_and_gave_tokens(name, tokens):
+    (sent,) = [
+        frames
+        for where, channel, frames in _exchanges("embeddings.json")
+        if (where, channel) == (name, "input to engine")
+    ]
+    request = MsgpackDecoder(EngineCoreRequest).decode(sent[1], sent[2:])
+    rows = torch.linspace(-0.05, 0.05, 3 * 576).to(torch.bfloat16).reshape(3, 576)
+    assert torch.equal(request.prompt_embeds.torch(), rows)
+    assert request.prompt_token_ids == tokens
+    outputs = _outputs("embeddings.json", name)
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+    assert sum(len(output.new_token_ids) for output in outputs) == 4
+    for output in outputs:
+        if output.new_token_ids:
+            ids = output.new_logprobs.token_ids.numpy()
+            assert ids.shape == (len(output.new_token_ids), 3)
+            assert ids[:, 0].tolist() == output.new_token_ids
+            assert (output.new_logprobs.values.numpy() <= 0).all()
+
+
+@pytest.mark.parametrize(("task", "shape"), [("embed", (576,)), ("token_embed", (12, 576))])
+def test_engine_gave_vectors(task, shape):
+    (output,) = _outputs("pooling.json", task)
+    assert output.finish_reason is FinishReason.STOP
+    assert (output.new_token_ids, output.pooling_output.shape) == ([], shape)
+    vectors = output.pooling_output.torch().reshape(-1, 576).double()
+    assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)).double(), atol=1e-3)
+    assert np.array_equal(output.pooling_output.numpy(), output.pooling_output.torch().numpy())
+
+
+@pytest.mark.parametrize("file", ["embeddings.json", "pooling.json"])
+def test_recorded_message_loses_nothing(file):
+    for _, channel, frames in _exchanges(file):
+        if channel.startswith("output"):
+            message = MsgpackDecoder(EngineCoreOutputs).decode(frames[0], frames[1:])
+            assert [bytes(f) for f in MsgpackEncoder().encode(message)[1:]] == frames[1:]
