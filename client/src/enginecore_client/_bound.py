@@ -246,13 +246,11 @@ class BoundSocketSet:
         """Return whose last word a frame is; None if that cannot be known."""
         self._look(Channel.OUTPUT)
         rank = self._peers[Channel.OUTPUT].rank(_descriptor(frame))
-        if rank is None and len(self._links) == 1:
-            (rank,) = self._links
         if rank is None:
             silent = self._links.keys() - self._peers[Channel.OUTPUT].ranks()
             rank = silent.pop() if len(silent) == 1 else None
         if rank is None:
-            _LOG.warning("an engine died and does not say which; its connections will tell")
+            _LOG.warning("an engine (or a stranger) says that it died; connections will tell which")
         return rank
 
     def _look_at_both(self) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import zmq
 
 from enginecore_client import (
     AddressError,
@@ -23,7 +24,8 @@ from enginecore_client import (
     SyncMPClient,
 )
 from enginecore_client.ops import CollectiveRpc
-from support.eventually import eventually
+from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from support.eventually import eventually, eventually_async
 from support.native_engines import FREE, Handshakes, stub_engine
 
 PROMPT = [7, 11, 13]
@@ -188,6 +190,20 @@ def test_engine_of_another_rank_is_reported_and_ignored(bound, start_engine, cap
         assert tokens(client) == [7, 11, 13, 7, 11]
 
 
+def test_last_word_of_a_stranger_ends_nothing(bound, start_engine, caplog) -> None:
+    start_engine(0, *SLOW)
+    with SyncMPClient(bound) as client, zmq.Context() as context:
+        stream = client.generate(PROMPT, LONG)
+        next(stream)
+        with context.socket(zmq.PUSH) as stranger:
+            stranger.connect(bound["output_address"])
+            stranger.send(ENGINE_CORE_DEAD)
+            eventually(lambda: "or a stranger" in caplog.text, "a report of the stranger")
+        for _ in range(20):
+            next(stream)
+        stream.close()
+
+
 async def test_frozen_engine_is_given_up_and_used_again() -> None:
     client = AsyncMPClient(FREE)
     assert client.client_addresses is not None
@@ -216,7 +232,13 @@ async def test_fault_39863_wedged_engine_is_found_by_probes() -> None:
          stub_engine(handshakes.port, 0, "--ignore"):  # fmt: skip
         async with client:
             stream = asyncio.create_task(anext(client.generate(PROMPT, LONG)))
-            await asyncio.sleep(2.5)
+
+            async def probed() -> bool:
+                """Say whether three probes came; asking is an answer, so it is done rarely."""
+                (journal,) = await client.collective_rpc_async("journal")
+                return journal.count(["utility", "is_sleeping"]) >= 3
+
+            await eventually_async(probed, "three probes", interval=0.8)
             assert not stream.done()  # slow, but it answers
             with pytest.raises(RequestTimeoutError):
                 await client.call_async(CollectiveRpc("hang"), timeout=0.2)
