@@ -41,6 +41,7 @@ class Connection(ABC):
         self.refusal: Reject | None = None
         self.name_error = ""
         self.ready: Ready | None = None
+        self.listened = False
         self.dialect = NATIVE
         self.error: EngineCoreError | None = None
         self.requests: dict[str, RequestRecord] = {}

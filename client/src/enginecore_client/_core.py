@@ -293,6 +293,12 @@ class ClientCore:
             if connection.state in FINAL:
                 self._endings.lost(connection, now)
 
+    def listened(self, link: int, listens: bool) -> None:
+        """Take note whether anybody listens at an engine's address, be it an engine or not."""
+        connection = self._fleet.connections.get(link)
+        if connection is not None:
+            connection.listened = listens
+
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""
         return link in self._fleet.connections

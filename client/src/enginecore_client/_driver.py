@@ -118,7 +118,8 @@ class Driver:
         self._watcher = watcher
         self._post = post
         self._shut = False
-        self._sockets = make_sockets(watcher, Callbacks(self.drain, self._monitor, self._loads))
+        callbacks = Callbacks(self.drain, self._monitor, self._loads, core.listened)
+        self._sockets = make_sockets(watcher, callbacks)
         self._dialer = Dialer(core, self._sockets, post)
         if launcher is not None:
             launcher.listener = self

@@ -23,7 +23,12 @@ from enginecore_wire.frames import Frame, encode_control
 FAREWELL_MS: Final = 100
 """How long BYE may take to leave."""
 
-_WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_LISTENS: Final = {zmq.EVENT_CONNECTED: True, zmq.EVENT_CLOSED: False}
+"""What tells whether anybody listens, be it an engine server or not."""
+
+_WATCHED: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECTED | zmq.EVENT_CLOSED
+)
 
 
 class Pair:
@@ -88,6 +93,7 @@ class SocketSet:
         self._watcher = watcher
         self._on_messages = callbacks.on_messages
         self._on_monitor = callbacks.on_monitor
+        self._on_listener = callbacks.on_listener
         self._context: zmq.Context[Any] | None = zmq.Context(io_threads=IO_THREADS)
         self._pairs: dict[int, Pair] = {}
         self._feed = LoadFeed(watcher, callbacks.on_loads)
@@ -155,6 +161,8 @@ class SocketSet:
                 yield source, True
             elif event == zmq.EVENT_DISCONNECTED:
                 yield source, False
+            elif event in _LISTENS:
+                self._on_listener(source, _LISTENS[event])
 
     def close_all(self, *, farewell: bool = True) -> None:
         """Close every socket and the context; later calls do nothing."""

@@ -56,7 +56,8 @@ class Callbacks(NamedTuple):
     """Whom sockets tell that there may be something to read.
 
     `on_messages` is called with a source, `on_monitor` with a source and a channel, `on_loads`
-    when the coordinator may have published.
+    when the coordinator may have published, `on_listener` with a link and whether anybody listens
+    at its address, where that is known.
     """
 
     on_messages: Callable[[int], None]
@@ -65,6 +66,7 @@ class Callbacks(NamedTuple):
 
 
 class Sockets(Protocol):
+    on_listener: Callable[[int, bool], None]
     """All sockets of one client, however engines are reached.
 
     What is read together is a source; what belongs to one engine is a link.

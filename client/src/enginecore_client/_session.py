@@ -96,6 +96,8 @@ class PodConnection(Connection):
 
     def disconnected(self, channel: Channel, now: float) -> None:
         """Take note that one socket lost its connection."""
+        if channel in self._up:
+            self.listened = False
         self._up.discard(channel)
         self._greetings = deque(item for item in self._greetings if item[0] is not channel)
         if self.ready is not None and self.broken_at is None:
@@ -172,7 +174,7 @@ class PodConnection(Connection):
             reason = f" ({self.phase.reason})" if self.phase.reason else ""
             return f"{where}: phase {self.phase.phase}{reason} for {seconds:.0f} s"
         waits = {
-            State.CONNECTING: "Connecting, nobody answers there",
+            State.CONNECTING: _STRANGER if self.listened else "Connecting, nobody answers there",
             State.HELLO: "Hello, connected but HELLO was not answered (are input_address and "
             "output_address swapped, or is it no engine server?)",
         }
@@ -257,6 +259,11 @@ class PodConnection(Connection):
         self._ping_waits = True
         self.outbox.append(Outgoing(encode_control(Ping(self._sequence))))
 
+
+_STRANGER: Final = (
+    "Connecting, something listens there that is no engine server, or stands still; is it another "
+    "port, such as that for HTTP?"
+)
 
 _PING_TYPE: Final = encode_control(Ping())[0]
 
