@@ -4,7 +4,7 @@ usage: python examples/demo/client.py --cluster smollm2 [--prompt TEXT]...
 
 Needs kubectl with access to the cluster (KUBECONFIG), a way to the pods' addresses, and the
 model's checkpoint for its tokenizer. The client follows the EngineCluster's status: an engine whose
-pod is replaced is used again under its new address.
+pod is replaced is used again under its new address, and not waited for at the start.
 """
 
 import argparse
@@ -90,25 +90,25 @@ class Answer:
             print(f"   {self.number} on engine {self.engine} │ {line.strip()}", flush=True)
 
 
-def read_addresses(cluster: str, namespace: str) -> dict[str, Any]:
-    """Return status.clientAddresses of the EngineCluster as they are now, to show them.
+def read_status(cluster: str, namespace: str) -> dict[str, Any]:
+    """Return the EngineCluster's status as it is now: addresses to show, engines to wait for.
 
     Raises:
         SystemExit: kubectl cannot read it, or it has no addresses yet.
     """
     command = ["kubectl", "get", "enginecluster", cluster, "--namespace", namespace]
     done = subprocess.run(
-        [*command, "--output", "jsonpath={.status.clientAddresses}"],
+        [*command, "--output", "jsonpath={.status}"],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
         sys.exit(refusal(command, done.stderr))
-    if not done.stdout:
-        sys.exit(f"enginecluster {cluster} has no addresses yet: wait until it is Available")
-    addresses: dict[str, Any] = json.loads(done.stdout)
-    return addresses
+    status: dict[str, Any] = json.loads(done.stdout or "{}")
+    if not status.get("readyReplicas"):
+        sys.exit(f"enginecluster {cluster} has no Ready engine yet: wait until it is Available")
+    return status
 
 
 def refusal(command: Sequence[str], error: str) -> str:
@@ -134,7 +134,12 @@ async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, start
 async def chat(
     source: ClusterSource, engines: int, tokenizer: Tokenizer, prompts: Sequence[str]
 ) -> list[Answer]:
-    """Ask everything at once, print answers as they come, then the client's metrics."""
+    """Ask everything at once, print answers as they come, then the client's metrics.
+
+    Args:
+        source: where the engines' addresses are followed.
+        engines: how many are Ready now; others, such as one being replaced, are not waited for.
+    """
     registry = CollectorRegistry()
     server, thread = start_metrics_server(registry, 0, "127.0.0.1")
     try:
@@ -143,6 +148,7 @@ async def chat(
             client_name="demo",
             registry=registry,
             ready_timeout=READY_SECONDS,
+            min_ready=engines,
         ) as client:
             answers = [Answer(number, prompt) for number, prompt in enumerate(prompts, start=1)]
             started = time.monotonic()
@@ -209,15 +215,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def main() -> int:
     """Run the program; returns 1 where the engines do not know the capital of France."""
     options = parse_arguments()
-    addresses = read_addresses(options.cluster, options.namespace)
-    for rank, address in enumerate(addresses["input_address"]):
+    status = read_status(options.cluster, options.namespace)
+    for rank, address in enumerate(status["clientAddresses"]["input_address"]):
         print(f"   engine {rank}: {address or 'no address'}")
     tokenizer = Tokenizer.load(options.checkpoint)
     prompts = options.prompt or PROMPTS
-    engines = len([address for address in addresses["input_address"] if address])
     source = ClusterSource(options.cluster, options.namespace)
     try:
-        answers = asyncio.run(chat(source, engines, tokenizer, prompts))
+        answers = asyncio.run(chat(source, status["readyReplicas"], tokenizer, prompts))
     except EngineCoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

@@ -9,8 +9,10 @@ import pytest
 
 from devcluster import binaries
 from devcluster.locations import Locations
+from support.operator_cluster import engine_cluster
+from support.operator_process import Kubectl
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("prepared_cluster")]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = """
@@ -64,6 +66,22 @@ def test_the_client_without_a_kubeconfig(devcluster_locations: Locations, tmp_pa
     assert status == 1
     assert "kubectl knows of no cluster: export KUBECONFIG=FILE" in text
     assert "memcache" not in text
+
+
+def test_the_client_before_an_engine_is_ready(
+    kubectl: Kubectl, devcluster_locations: Locations
+) -> None:
+    kubectl.apply(engine_cluster())
+    program = binaries.build(["kubectl"], devcluster_locations.cache, print)["kubectl"]
+    status, text = run(
+        *("examples/demo/client.py", "--cluster=smollm", f"--namespace={kubectl.namespace}"),
+        PATH=f"{program.parent}:{os.environ['PATH']}",
+        KUBECONFIG=str(kubectl.cluster.kubeconfig),
+    )
+    assert status == 1
+    assert text.strip() == (
+        "enginecluster smollm has no Ready engine yet: wait until it is Available"
+    )
 
 
 def test_the_usage_names_a_command_that_works() -> None:
