@@ -71,6 +71,16 @@ class Variant(Generic[T]):
         return [take(message) for take in self._writers]
 
 
+def optional(name: str, convert: Take) -> Take:
+    """Return what takes the field `name` and converts it unless it is nil."""
+
+    def take(message: Any) -> Any:
+        value = getattr(message, name)
+        return None if value is None else convert(value)
+
+    return take
+
+
 def _nothing(_message: Any) -> None:
     return None
 
