@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from enginecore_operator.kube.client import KubeClient
-from enginecore_operator.kube.errors import UnreachableError, error_from_response
+from enginecore_operator.kube.errors import ApiError, UnreachableError, error_from_response
 from enginecore_operator.kube.resources import SERVICES
 from enginecore_operator.pod_warnings import FRESH_SECONDS, PodWarnings
 from support.operator_objects import CoreStory
@@ -79,6 +79,12 @@ async def test_a_request_that_fails_says_why(error: Exception, words: str) -> No
 )  # fmt: skip
 def test_an_error_status_says_what_it_has(body: bytes, words: str) -> None:
     assert str(error_from_response(500, body)) == words
+
+
+def test_a_refusal_without_words_has_a_message() -> None:
+    error = error_from_response(403, b'{"reason": "Forbidden"}')
+    assert isinstance(error, ApiError)
+    assert error.message == "403 Forbidden"
 
 
 EVENT = (

@@ -42,7 +42,7 @@ class ApiError(KubeError):
         super().__init__(_sentence(status, reason, message))
         self.status = status
         self.reason = reason
-        self.message = message
+        self.message = message or str(self)
 
 
 class NotFoundError(ApiError):

@@ -32,7 +32,8 @@ def find_obstacle(pod: ObservedPod, accelerator: Accelerator, warning: str) -> O
     """
     refusal = pod.condition("PodScheduled")
     if not pod.spec.node_name and refusal is not None and refusal.reason == "Unschedulable":
-        return Obstacle(Reason.UNSCHEDULABLE, _with_remedy(refusal.message, accelerator))
+        words = refusal.message or "no node takes the pod"
+        return Obstacle(Reason.UNSCHEDULABLE, _with_remedy(words, accelerator))
     if _is_refused(pod):
         return Obstacle(Reason.CANNOT_START, waiting_text(pod))
     if warning and pod.spec.node_name:
