@@ -1,7 +1,7 @@
 """Which client is made for which way of running engines."""
 
 from collections.abc import Callable
-from typing import Unpack
+from typing import Final, Unpack
 
 from enginecore_client._aio import AsyncMPClient
 from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
@@ -9,6 +9,7 @@ from enginecore_client._engines import Addresses
 from enginecore_client._face import EngineCoreClient
 from enginecore_client._inproc import InprocClient
 from enginecore_client._options import ClientOptions, EngineOptions, SharedOptions
+from enginecore_client._ranks import engine_ranks
 from enginecore_client._sync import SyncMPClient
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.engine import EngineLike
@@ -35,12 +36,18 @@ def make_client(
         data_parallel_size: how many engines step together; see `make_async_mp_client`.
         data_parallel_rank: the one rank to use, if balanced from outside.
         data_parallel_external_lb: each client uses one rank, something else balances.
-        options: see MPClient; in this process only `registry` and `tokenizer` have a meaning.
+        options: see MPClient; in this process only `registry` and `tokenizer`.
 
     Raises:
         RequestRejectedError: the parameters do not go together; `field` names the culprit.
         AddressError: client_addresses are wrong.
     """
+    if multiprocess_mode and engine is not None:
+        raise RequestRejectedError(
+            "engine: given together with multiprocess_mode, allowed: only without it, as the "
+            "client runs it in this process",
+            field="engine",
+        )
     if multiprocess_mode and asyncio_mode:
         return make_async_mp_client(
             client_addresses,
@@ -50,10 +57,12 @@ def make_client(
             **options,
         )
     if multiprocess_mode:
+        _given(client_addresses, options)
+        _check_rank(data_parallel_size, data_parallel_rank, data_parallel_external_lb)
         options.setdefault("lockstep", data_parallel_size > 1)
-        return SyncMPClient(
-            _given(client_addresses, options), data_parallel_size=data_parallel_size, **options
-        )
+        if data_parallel_external_lb and data_parallel_size > 1:
+            options.setdefault("engine_ranks", [data_parallel_rank])
+        return SyncMPClient(client_addresses, data_parallel_size=data_parallel_size, **options)
     if asyncio_mode:
         raise RequestRejectedError(
             "asyncio_mode: got True, allowed: False without multiprocess_mode, because a step of "
@@ -66,6 +75,21 @@ def make_client(
             "engine: got None, allowed: an engine, or a function that makes one, because the "
             "client runs it in this process",
             field="engine",
+        )
+    unknown = [name for name in options if name not in _INPROC]
+    for name, differs in (
+        ("client_addresses", client_addresses is not None),
+        ("data_parallel_size", data_parallel_size != 1),
+        ("data_parallel_rank", data_parallel_rank != 0),
+        ("data_parallel_external_lb", data_parallel_external_lb),
+    ):
+        if differs:
+            unknown.append(name)
+    if unknown:
+        raise RequestRejectedError(
+            f"{unknown[0]}: given without multiprocess_mode, allowed: engine, "
+            f"{', '.join(sorted(_INPROC))}, because the engine is in this process",
+            field=unknown[0],
         )
     return InprocClient(
         engine, registry=options.get("registry"), tokenizer=options.get("tokenizer")
@@ -104,11 +128,7 @@ def make_async_mp_client(
         AddressError: client_addresses are wrong.
     """
     addresses = _given(client_addresses, options)
-    if type(data_parallel_size) is not int or data_parallel_size < 1:
-        raise RequestRejectedError(
-            f"data_parallel_size: got {data_parallel_size!r}, allowed: 1 or more",
-            field="data_parallel_size",
-        )
+    _check_rank(data_parallel_size, data_parallel_rank, data_parallel_external_lb)
     whole: EngineOptions = {
         **options,
         "data_parallel_size": data_parallel_size,
@@ -122,6 +142,16 @@ def make_async_mp_client(
     return DPLBAsyncMPClient(addresses, **whole)
 
 
+def _check_rank(size: int, rank: int, external_lb: bool) -> None:
+    engine_ranks(size, data_parallel_rank=rank)
+    if rank and not external_lb:
+        raise RequestRejectedError(
+            f"data_parallel_rank: got {rank}, allowed: 0 without data_parallel_external_lb, as "
+            "the client then uses all ranks; set that, or give engine_ranks",
+            field="data_parallel_rank",
+        )
+
+
 def _given(client_addresses: Addresses | None, options: SharedOptions) -> Addresses | None:
     if client_addresses is None and options.get("engine_command") is None:
         raise RequestRejectedError(
@@ -130,3 +160,7 @@ def _given(client_addresses: Addresses | None, options: SharedOptions) -> Addres
             field="client_addresses",
         )
     return client_addresses
+
+
+_INPROC: Final = frozenset({"registry", "tokenizer"})
+"""The options that the client of an engine in this process has, too."""

@@ -13,11 +13,13 @@ from enginecore_client import (
     InprocClient,
     RequestRejectedError,
     SamplingParams,
+    StartupTimeoutError,
     SyncMPClient,
     make_async_mp_client,
     make_client,
 )
 from enginecore_client.testing import FakeEngineCore
+from support.native_engines import FREE
 from support.protocol_peer import ProtocolPeer
 
 TWO = {
@@ -68,6 +70,14 @@ def test_blocking_clients(peer: ProtocolPeer) -> None:
         made.shutdown()
 
 
+def test_blocking_client_of_one_rank() -> None:
+    one = {"data_parallel_size": 2, "data_parallel_rank": 1, "data_parallel_external_lb": True}
+    with pytest.raises(StartupTimeoutError) as caught:
+        make_client(True, False, FREE, ready_timeout=0.1, **one)
+    assert "rank 1 at" in str(caught.value)
+    assert "rank 0 at" not in str(caught.value)
+
+
 def test_an_engine_in_this_process() -> None:
     engine = FakeEngineCore()
     for given in (engine, lambda: engine):
@@ -86,8 +96,28 @@ REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], str, str]] = [
     ((False, False), {}, "engine", "an engine, or a function that makes one"),
     ((False, False), {"engine": object()}, "engine", "object is no engine, it has no limits"),
     ((False, False), {"engine": "enginecore_torch"}, "engine", "str is no engine"),
-    ((True, True, TWO), {"data_parallel_size": 0}, "data_parallel_size", "1 or more"),
-    ((True, True, TWO), {"data_parallel_size": "2"}, "data_parallel_size", "1 or more"),
+    ((True, True, TWO), {"data_parallel_size": 0}, "data_parallel_size", "1 to"),
+    ((True, True, TWO), {"data_parallel_size": "2"}, "data_parallel_size", "1 to"),
+    ((True, False, TWO), {"data_parallel_size": "2"}, "data_parallel_size", "1 to"),
+    ((True, True, TWO), {"data_parallel_rank": 1}, "data_parallel_rank", "0 to 0"),
+    (
+        (True, True, TWO),
+        {"data_parallel_size": 2, "data_parallel_rank": 1},
+        "data_parallel_rank",
+        "0 without data_parallel_external_lb",
+    ),
+    ((True, False, TWO), {"engine": FakeEngineCore()}, "engine", "together with multiprocess_mode"),
+    ((False, False, TWO), {"engine": FakeEngineCore()}, "client_addresses", "in this process"),
+    *(
+        ((False, False), {"engine": FakeEngineCore(), name: value}, name, "in this process")
+        for name, value in [
+            ("ready_timeout", 5.0),
+            ("retry", True),
+            ("engine_command", ["run", "{port}"]),
+            ("data_parallel_size", 2),
+            ("data_parallel_external_lb", True),
+        ]
+    ),
     ((True, True, TWO), {"client_index": 1}, "client_index", "0 to 0; raise client_count"),
     ((True, True, TWO), {"client_count": 0}, "client_count", "1 or more"),
     ((True, False, TWO), {"client_index": -1}, "client_index", "0 to 0"),
