@@ -9,7 +9,7 @@ import pytest
 
 from support.eventually import eventually, throughout
 from support.operator_cluster import engine_cluster, engine_core, fake_node
-from support.operator_process import Kubectl, OperatorRunner
+from support.operator_process import Kubectl, OperatorRunner, fail_pod
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(180)]
 
@@ -35,21 +35,6 @@ def wait_available(kubectl: Kubectl, replicas: int, deadline: float = WAIT) -> d
 def pods_of(kubectl: Kubectl, core: str) -> list[str]:
     pods = kubectl.find_all("pods", f"enginecore.dev/core={core}")
     return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-
-def fail_pod(kubectl: Kubectl, name: str, log: str) -> None:
-    """Let the engine of a pod exit 1, as a kubelet would tell it."""
-    end = {"exitCode": 1, "reason": "Error", "message": log}
-    container = {
-        "name": "engine",
-        "image": "x",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 0,
-        "state": {"terminated": end},
-    }
-    status = {"phase": "Failed", "containerStatuses": [container]}
-    kubectl.patch("pod", name, {"status": status}, subresource="status")
 
 
 def test_cluster_becomes_available(kubectl: Kubectl, runner: OperatorRunner) -> None:

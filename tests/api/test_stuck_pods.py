@@ -1,4 +1,4 @@
-"""Pods that do not start: what scheduler and kubelet say reaches engine and cluster."""
+"""Pods that fail or do not start: what is known of them reaches engine and cluster."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ import pytest
 
 from support.eventually import eventually
 from support.operator_cluster import engine_cluster
-from support.operator_process import Kubectl, OperatorRunner
+from support.operator_process import Kubectl, OperatorRunner, fail_pod
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(180)]
 
@@ -97,3 +97,36 @@ def test_what_only_an_event_tells_reaches_the_conditions(
     assert kubectl.condition("enginecore", "smollm-0", "Ready") == ("False", "CannotStart")
     assert message(kubectl, "enginecore", "smollm-0", "Ready") == f"FailedMount: {MOUNT_ERROR}"
     assert "not read" not in operator.text
+
+
+def test_a_failed_engine_degrades_the_cluster_until_it_is_back(
+    kubectl: Kubectl, runner: OperatorRunner
+) -> None:
+    runner.start()
+    kubectl.apply(engine_cluster(replicas=2, restart={"initialSeconds": 3}))
+
+    def available() -> tuple[str, str]:
+        return kubectl.condition("enginecluster", "smollm", "Available")
+
+    eventually(lambda: available() == ("True", "AllReplicasReady"), "both are ready", WAIT, 0.2)
+    fail_pod(kubectl, "smollm-1-1", "out of luck")
+    eventually(
+        lambda: (
+            kubectl.condition("enginecluster", "smollm", "Degraded") == ("True", "EngineFailed")
+        ),
+        "the cluster is degraded",
+        WAIT,
+        0.2,
+    )
+    words = message(kubectl, "enginecluster", "smollm", "Degraded")
+    assert words.startswith("smollm-1: ")
+    assert words.endswith("out of luck")
+    assert available() == ("True", "EnoughReplicasReady")
+    eventually(
+        lambda: kubectl.condition("enginecluster", "smollm", "Degraded")[0] == "False",
+        "all is well again",
+        WAIT,
+        0.2,
+    )
+    assert available() == ("True", "AllReplicasReady")
+    assert len(kubectl.events("EngineFailed")) == 1

@@ -79,6 +79,21 @@ class Kubectl:
         return [e.get("note", "") for e in found if e.get("reason") == reason]
 
 
+def fail_pod(kubectl: Kubectl, name: str, log: str) -> None:
+    """Let the engine of a pod exit 1, as a kubelet would tell it."""
+    end = {"exitCode": 1, "reason": "Error", "message": log}
+    container = {
+        "name": "engine",
+        "image": "x",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": end},
+    }
+    status = {"phase": "Failed", "containerStatuses": [container]}
+    kubectl.patch("pod", name, {"status": status}, subresource="status")
+
+
 class OperatorProcess:
     """One operator process."""
 
