@@ -23,6 +23,7 @@ from enginecore_client._process import KILL_SECONDS, ChildProcess
 from enginecore_client._socket_directory import SocketDirectory
 from enginecore_client.errors import (
     AddressError,
+    ClientClosedError,
     EngineCoreError,
     EngineStartupError,
     RequestRejectedError,
@@ -74,8 +75,7 @@ class Launcher:
         """Return an address for a socket of this name: ipc if every engine is started here."""
         if self.plan.alone:
             return f"ipc://{self._directory.path}/{name}"
-        host = self.plan.options.host
-        return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"
+        return self.plan.tcp(0)
 
     def start(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Start everything; return at once. Item i of `inputs` and `outputs` is client i's."""
@@ -121,13 +121,14 @@ class Launcher:
 
         Raises:
             RequestRejectedError: no engine of that rank is started here.
+            ClientClosedError: nothing is started here (yet, or any more, or in this fork).
         """
         if type(rank) is not int or rank not in self.plan.ranks:
-            raise RequestRejectedError(
-                f"rank: got {rank!r}, allowed: {', '.join(map(str, self.plan.ranks))}, the ranks "
-                "that are started here",
-                field="rank",
-            )
+            here = ", ".join(map(str, self.plan.ranks))
+            text = f"rank: got {rank!r}, allowed: {here}, the ranks that are started here"
+            raise RequestRejectedError(text, field="rank")
+        if self._stopping or not self.running:
+            raise ClientClosedError("no engines run here: closed, not started yet, or a fork")
         self._orders.put(lambda: self._restart(rank))
 
     def lost(self, rank: int) -> None:
@@ -164,22 +165,20 @@ class Launcher:
     def _open(self) -> None:
         assert self.addresses is not None
         options, local = self.plan.options, self.plan.command.local
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        self._handshake = make_zmq_socket(
-            self._context, f"tcp://{host}:{options.handshake_port}", zmq.ROUTER, linger=0
-        )
+        wanted = self.plan.tcp(options.handshake_port)
+        self._handshake = make_zmq_socket(self._context, wanted, zmq.ROUTER, linger=0)
         self.handshake_address = last_endpoint(self._handshake)
         self._port = int(self.handshake_address.rpartition(":")[2])
         self._ranks = {rank: local and rank in self.plan.ranks for rank in self.plan.expected}
         self._desk = Desk(self._ranks, self.addresses, options.parallel_config)
         if self.plan.coordinated:
-            wanted = (self.path(f"coordinator-{name}") for name in ("input", "output", "loads"))
-            self._coordinator.start(CoordinatorAddresses(*wanted), time.monotonic())
+            paths = (self.path(f"coordinator-{name}") for name in ("input", "output", "loads"))
+            self._coordinator.start(CoordinatorAddresses(*paths), time.monotonic())
         else:
             self._start_engines()
 
-    def _turn(self, timeout: float = TURN_SECONDS) -> None:
-        """Wait for something to happen, at most `timeout` seconds, and handle it."""
+    def _turn(self) -> None:
+        """Wait for something to happen, at most TURN_SECONDS, and handle it."""
         poller = zmq.Poller()
         if self._known.is_set():
             poller.register(self._handshake, zmq.POLLIN)
@@ -188,7 +187,7 @@ class Launcher:
         for child in children:
             for descriptor in child.descriptors():
                 poller.register(descriptor, zmq.POLLIN)
-        poller.poll(round(timeout * 1000))
+        poller.poll(round(TURN_SECONDS * 1000))
         for order in self._orders.take():
             if not self._stopping:
                 order()

@@ -5,13 +5,14 @@ requests in flight. Putting never waits, so one slow reader holds up nobody else
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from enginecore_client.errors import EngineCoreError
+from enginecore_client.errors import ClientClosedError, EngineCoreError
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class ThreadMailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
+        self._process = os.getpid()
         self._condition = threading.Condition()
         self._end: EngineCoreError | None = None
 
@@ -65,6 +67,8 @@ class ThreadMailbox(Generic[T]):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError
+                if os.getpid() != self._process:
+                    raise ClientClosedError("this process is a fork of the client's: nothing comes")
                 self._condition.wait(left)
             item: T = self._items.popleft()
             return item

@@ -26,6 +26,11 @@ class LaunchPlan(NamedTuple):
         wanted = self.options.coordinator
         return 1 < self.size == len(self.expected) if wanted is None else wanted
 
+    def tcp(self, port: int) -> str:
+        """Return an address of this machine that engines may dial."""
+        host = self.options.host
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
 
 class LaunchListener(Protocol):
     """Whoever is told what becomes of engines; called in the launcher's thread."""

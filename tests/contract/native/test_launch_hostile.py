@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from enginecore_client import (
+    ClientClosedError,
     EngineCommand,
     EngineStartupError,
     LaunchOptions,
@@ -74,6 +75,8 @@ def test_restart_of_a_rank_that_is_not_there_harms_nothing() -> None:
             with pytest.raises(RequestRejectedError, match=r"rank: got .*allowed: 0, the ranks"):
                 manager.restart(rank)
         assert tokens(client) == [7, 11, 13, 7, 11]
+    with pytest.raises(ClientClosedError, match="no engines run here"):
+        manager.restart(0)
 
 
 def test_restart_while_an_engine_starts_is_no_failure() -> None:

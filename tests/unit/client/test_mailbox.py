@@ -1,6 +1,8 @@
 """Where outputs wait."""
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -16,6 +18,22 @@ def test_threads_get_in_order_and_time_out() -> None:
     assert [box.get(), box.get(0)] == [1, 2]
     with pytest.raises(TimeoutError):
         box.get(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_does_not_wait_for_what_cannot_come() -> None:
+    box: ThreadMailbox[int] = ThreadMailbox()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            box.get()
+        except ClientClosedError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_the_end_comes_after_the_items_and_to_everybody() -> None:
