@@ -6,7 +6,7 @@ longer arrays of newer ones do too, because msgspec drops surplus positions.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,8 +46,22 @@ class EngineCoreEvent(msgspec.Struct):
     timestamp: float
 
 
+class TokenLogprob(NamedTuple):
+    """Log-probabilities at one position.
+
+    `token_id` is the token there, `rank` its place among all tokens (1 = most likely). `others`
+    are the tokens that were asked for, with their log-probabilities; the most likely come first,
+    and the token itself may be among them.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    others: list[tuple[int, float]]
+
+
 class Logprobs(msgspec.Struct, array_like=True):
-    """Log-probabilities of sampled positions.
+    """Log-probabilities of sampled positions; `positions()` has them as plain numbers.
 
     `token_ids` and `values` have shape [positions, k + 1] (the sampled token first),
     `ranks` has shape [positions] (1 = most likely). vLLM takes numpy's dtypes here (`<i4`).
@@ -57,6 +71,25 @@ class Logprobs(msgspec.Struct, array_like=True):
     values: Tensor
     ranks: Tensor
     cumulative: list[int] | None = None
+
+    def positions(self) -> list[TokenLogprob]:
+        """Return what is known of each position, in order.
+
+        Raises:
+            ValueError: the arrays are not of the shapes above.
+            TypeError: they hold no numbers that Python has.
+        """
+        shape = self.token_ids.shape
+        if len(shape) != 2 or self.values.shape != shape or self.ranks.shape != shape[:1]:
+            raise ValueError(
+                f"log-probabilities of shapes {shape}, {self.values.shape}, {self.ranks.shape}; "
+                "they should be [positions, k + 1], the same, and [positions]"
+            )
+        rows = zip(self.token_ids.tolist(), self.values.tolist(), self.ranks.tolist(), strict=True)
+        return [
+            TokenLogprob(ids[0], values[0], rank, list(zip(ids[1:], values[1:], strict=True)))
+            for ids, values, rank in rows
+        ]
 
 
 class PromptLogprobs(Logprobs):

@@ -41,6 +41,26 @@ def greedy(count: int) -> SamplingParams:
     )
 
 
+def test_more_tokens_than_fit_end_with_the_context(model: Path) -> None:
+    with InprocClient(lambda: make_core(model, max_model_len=64)) as client:
+        for limit in (1_000_000, None):
+            params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=limit)
+            *_, last = client.generate(PROMPT, params)
+            assert len(PROMPT) + len(last.new_token_ids) == 64
+            assert last.finish_reason is FinishReason.LENGTH
+
+
+def test_logprobs_as_plain_numbers(client: InprocClient) -> None:
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=3, logprobs=2)
+    *_, last = client.generate(PROMPT, params)
+    assert last.new_logprobs is not None
+    positions = last.new_logprobs.positions()
+    assert [position.token_id for position in positions] == last.new_token_ids
+    for token_id, logprob, rank, others in positions:
+        assert (rank, others[0]) == (1, (token_id, logprob))
+        assert logprob > others[1][1]
+
+
 def test_the_tokens_are_the_engines(client: InprocClient, model: Path) -> None:
     prompts = {"a": PROMPT, "b": [9, 10], "c": [11] * 40}
     expected = generate(make_core(model), prompts, max_tokens=12)

@@ -4,7 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from enginecore_client import EngineCoreOutput, SamplingParams
+from enginecore_client._outputs import GeneratedOutput
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs/client.md").read_text()
@@ -37,3 +41,29 @@ def test_the_table_has_a_row_for(name: str) -> None:
     rows = [row for row in TABLE.splitlines() if name in f"{row} | ".split("|")[1]]
     assert rows
     assert all("`tests/" in row for row in rows)
+
+
+def rows_of(section: str) -> list[list[str]]:
+    text = GUIDE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| `")]
+
+
+def test_every_sampling_parameter_has_its_default_in_the_guide() -> None:
+    told: dict[str, str] = {}
+    for names, defaults, *_ in rows_of("Sampling parameters"):
+        told |= zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", defaults), strict=True)
+    params = SamplingParams()
+    fields = msgspec.structs.fields(SamplingParams)
+    public = [field.name for field in fields if not field.encode_name.startswith("_")]
+    assert set(told) == set(public)
+    for name, default in told.items():
+        value = getattr(params, name)
+        assert default == getattr(value, "name", repr(value))
+    for field in fields:
+        assert f"`{field.name}`" in GUIDE
+
+
+def test_every_field_of_an_output_is_in_the_guide() -> None:
+    told = {name for row in rows_of("Outputs") for name in re.findall(r"`(\w+)`", row[0])}
+    assert told == set(GeneratedOutput.__struct_fields__)
+    assert set(EngineCoreOutput.__struct_fields__) < told

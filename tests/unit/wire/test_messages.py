@@ -10,6 +10,8 @@ from enginecore_wire.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
+    Logprobs,
+    TokenLogprob,
     UtilityOutput,
     UtilityResult,
 )
@@ -21,6 +23,7 @@ from enginecore_wire.requests import (
     SamplingParams,
     UtilityCall,
 )
+from enginecore_wire.tensors import Tensor
 
 ADD = EngineCoreRequest(
     "req-0",
@@ -154,3 +157,22 @@ def test_engine_identity_is_the_rank_in_two_bytes(rank, identity):
 @pytest.mark.parametrize("identity", [b"", b"\1", b"\0\1\2"])
 def test_other_routing_ids_stand_for_no_rank(identity):
     assert engine_rank(identity) is None
+
+
+def _logprobs(positions: int, width: int, ranks: int) -> Logprobs:
+    ids = Tensor("<i4", (positions, width), bytes(range(4)) * positions * width)
+    values = Tensor("<f4", (positions, width), bytes(4 * positions * width))
+    return Logprobs(ids, values, Tensor("<i4", (ranks,), b"\x01\0\0\0" * ranks))
+
+
+def test_logprobs_by_position() -> None:
+    token = 0x03020100
+    one = TokenLogprob(token, 0.0, 1, [(token, 0.0), (token, 0.0)])
+    assert _logprobs(2, 3, 2).positions() == [one, one]
+    assert _logprobs(1, 1, 1).positions() == [TokenLogprob(token, 0.0, 1, [])]
+    assert _logprobs(0, 3, 0).positions() == []
+
+
+def test_logprobs_that_do_not_fit_together() -> None:
+    with pytest.raises(ValueError, match=r"of shapes \(2, 3\), \(2, 3\), \(1,\)"):
+        _logprobs(2, 3, 1).positions()
