@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from enginecore_wire.coordination import FirstRequest
+from enginecore_wire.coordination import LAST_WAVE, FirstRequest
 from enginecore_wire.handshake import engine_identity
 
 REMIND_SECONDS: Final = 1.0
@@ -47,13 +47,13 @@ class Waves:
 
     def published(self, wave: int, running: bool) -> None:
         """Take over what the coordinator says, which is right even if it counts from 0 again."""
-        if self.lockstep:
+        if self.lockstep and 0 <= wave <= LAST_WAVE:
             self.current_wave = wave
             self.engines_running = self._confirmed = running
 
     def completed(self, wave: int) -> None:
         """Take note that all engines are idle; an engine without a coordinator says so itself."""
-        if self.lockstep and wave >= self.current_wave:
+        if self.lockstep and self.current_wave <= wave < LAST_WAVE:
             self.current_wave = wave + 1
             self.engines_running = self._confirmed = False
 

@@ -7,10 +7,9 @@ ever. For the same reason nobody is excluded from a wake-up, whatever the messag
 says: the engine that was given the request may have lost it again. No I/O, no clock.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-LAST_WAVE: Final = 2**63 - 1
-"""The next one still fits a message; no wave is ever this high."""
+from enginecore_wire.coordination import LAST_WAVE
 
 
 class Wake(NamedTuple):
@@ -73,4 +72,4 @@ class WaveBook:
         return Effect(Wake(wave), publish=True)
 
     def _follows(self, wave: int) -> bool:
-        return self._lockstep and 0 <= wave <= LAST_WAVE
+        return self._lockstep and 0 <= wave < LAST_WAVE

@@ -1,8 +1,11 @@
 """What the coordinator publishes and what clients send it (vLLM's shape, docs/protocol.md)."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+LAST_WAVE: Final = 2**31 - 1
+"""What a request can carry; a higher wave, or a negative one, is no wave."""
 
 
 class EngineLoad(NamedTuple):

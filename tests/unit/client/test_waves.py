@@ -9,7 +9,7 @@ import pytest
 
 from enginecore_client._events import Delivered
 from enginecore_client._waves import REMIND_SECONDS, Waves
-from enginecore_wire.coordination import FirstRequest, LoadReport
+from enginecore_wire.coordination import LAST_WAVE, FirstRequest, LoadReport
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 from support.memory_link import MemoryLink
 
@@ -56,6 +56,16 @@ def test_a_coordinator_that_begins_again_is_right() -> None:
     waves.published(9, True)
     waves.published(0, False)
     assert said(waves.added(0, 0.0)) == FirstRequest(b"\0\0", 0)
+
+
+@pytest.mark.parametrize("wave", [-1, LAST_WAVE + 1, 2**64 - 1])
+def test_what_is_no_wave_is_ignored_as_no_request_could_carry_it(wave: int) -> None:
+    waves = Waves(lockstep=True)
+    waves.published(4, running=True)
+    waves.published(wave, running=False)
+    waves.completed(wave)
+    waves.completed(LAST_WAVE)
+    assert (waves.current_wave, waves.engines_running) == (4, True)
 
 
 def test_it_is_said_again_until_somebody_confirms_it() -> None:

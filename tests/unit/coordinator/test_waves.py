@@ -8,7 +8,7 @@ import pytest
 
 from enginecore_client._waves import Waves
 from enginecore_coordinator.waves import NOTHING, Effect, Wake, WaveBook
-from enginecore_wire.coordination import FirstRequest
+from enginecore_wire.coordination import LAST_WAVE, FirstRequest
 
 ENGINES = 3
 
@@ -60,7 +60,7 @@ def test_effect(waves: WaveBook, message, effect: Effect) -> None:
 
 
 @pytest.mark.parametrize("name", ["first_request", "completed", "started"])
-@pytest.mark.parametrize("wave", [-1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("wave", [-1, LAST_WAVE, 2**64 - 1])
 def test_what_is_no_wave_changes_nothing(name: str, wave: int) -> None:
     waves = book(("started", 3))
     assert getattr(waves, name)(wave) == NOTHING
