@@ -1,8 +1,8 @@
 """Where engines listen: `client_addresses`, checked once and typed from then on."""
 
-import ipaddress
+import os
+import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -126,14 +126,15 @@ class ClientAddresses(msgspec.Struct, frozen=True):
         return result
 
     @classmethod
-    def from_file(cls, path: str | Path) -> "ClientAddresses":
+    def from_file(cls, path: str | os.PathLike[str]) -> "ClientAddresses":
         """Read a JSON file that holds the dict (the operator's ConfigMap).
 
         Raises:
             AddressError: the file cannot be read, is no JSON object, or from_dict refuses it.
         """
         try:
-            source = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+            with open(path, "rb") as file:
+                source = msgspec.json.decode(file.read(), type=dict[str, Any])
         except OSError as error:
             raise AddressError(f"client_addresses file {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -162,7 +163,7 @@ def host_name(address: str) -> str | None:
     if scheme != "tcp":
         return None
     host = rest.rpartition(":")[0]
-    return None if _is_ip(host.strip("[]")) else host
+    return None if is_ip(host.strip("[]")) else host
 
 
 def with_host(address: str, ip: str) -> str:
@@ -171,10 +172,12 @@ def with_host(address: str, ip: str) -> str:
     return f"tcp://[{ip}]:{port}" if ":" in ip else f"tcp://{ip}:{port}"
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
+    """Say whether a host is an IP address, with or without a scope, and not a name."""
+    text = host.partition("%")[0]
     try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
+        socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+    except (OSError, ValueError):
         return False
     return True
 

@@ -1,7 +1,6 @@
 """Addresses from the status of an EngineCluster, followed by a watch (extra `[kubernetes]`)."""
 
 import contextlib
-import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -51,7 +50,9 @@ class ClusterSource:
     """
 
     def __init__(self, name: str, namespace: str = "default", api_client: Any = None) -> None:
-        if importlib.util.find_spec("kubernetes") is None:
+        from importlib.util import find_spec  # noqa: PLC0415 - few clients follow a cluster
+
+        if find_spec("kubernetes") is None:
             raise AddressError(
                 "reading addresses from an EngineCluster needs the kubernetes package: "
                 "pip install 'enginecore-client[kubernetes]'"

@@ -1,6 +1,5 @@
 """How engines are started: what a caller says about it, and the command line it becomes."""
 
-import ipaddress
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from enginecore_client._addresses import is_ip
 from enginecore_client.errors import RequestRejectedError
 
 STOP_SECONDS: Final = 10.0
@@ -165,14 +165,8 @@ def check_launch(launch: LaunchOptions) -> None:
     if not isinstance(launch, LaunchOptions):
         raise _wrong("launch", launch, "a LaunchOptions")
     port, seconds = launch.handshake_port, launch.stop_seconds
-    try:
-        if not isinstance(launch.host, str):
-            raise ValueError(launch.host)
-        ipaddress.ip_address(launch.host)
-    except ValueError as error:
-        raise _wrong(
-            "launch.host", launch.host, "an IP of this machine that engines dial"
-        ) from error
+    if not isinstance(launch.host, str) or not is_ip(launch.host):
+        raise _wrong("launch.host", launch.host, "an IP of this machine that engines dial")
     if type(port) is not int or not 0 <= port <= LAST_PORT:
         raise _wrong("launch.handshake_port", port, f"0 to {LAST_PORT}, 0 for a free one")
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:

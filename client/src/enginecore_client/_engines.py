@@ -1,8 +1,8 @@
 """How a client reaches its engines: by their addresses, by its own, or by starting them."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,8 +12,8 @@ from enginecore_client._books import Ids
 from enginecore_client._bound import BoundSocketSet
 from enginecore_client._command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._connection import Transport
-from enginecore_client._native import NativeTransport
 from enginecore_client._native_options import Facts, NativeOptions, check_options
+from enginecore_client._native_transport import NativeTransport
 from enginecore_client._pairs import SocketSet
 from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks, started_ranks
@@ -24,7 +24,7 @@ from enginecore_client.errors import RequestRejectedError
 if TYPE_CHECKING:
     from enginecore_client._launcher import Launcher
 
-Addresses = Mapping[str, Any] | str | Path | ClientAddresses | AddressSource
+Addresses = Mapping[str, Any] | str | os.PathLike[str] | ClientAddresses | AddressSource
 MakeSockets = Callable[[Watcher, Callbacks], Sockets]
 
 
@@ -96,7 +96,8 @@ class BoundSource(StaticSource):
 def vocabulary_of(model: str) -> int | None:
     """Return the size of a model's vocabulary if its directory is here and says so."""
     try:
-        config = msgspec.json.decode((Path(model) / "config.json").read_bytes(), type=_ModelConfig)
+        with open(os.path.join(model, "config.json"), "rb") as file:
+            config = msgspec.json.decode(file.read(), type=_ModelConfig)
     except (OSError, ValueError):
         return None
     return config.vocab_size or (config.text_config.vocab_size if config.text_config else None)
@@ -154,7 +155,7 @@ def _bound_addresses(addresses: Addresses) -> ClientAddresses | None:
     """Return the addresses to bind, None for another mode; a file is read once for that."""
     if isinstance(addresses, Mapping):
         addresses = ClientAddresses.from_dict(addresses)
-    elif isinstance(addresses, str | Path):
+    elif isinstance(addresses, str | os.PathLike):
         addresses = ClientAddresses.from_file(addresses)
     if isinstance(addresses, ClientAddresses) and addresses.mode == "bind":
         return addresses

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -71,9 +70,9 @@ class FileSource:
         AddressError: the file is not there or does not hold addresses.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.problem = ""
-        self._path = Path(path)
+        self._path = os.fspath(path)
         self._seen = self._look()
         self._first: ClientAddresses | None = ClientAddresses.from_file(self._path)
         self._poll_at: float | None = None
@@ -197,7 +196,7 @@ def scaler_of(source: AddressSource) -> Callable[[int], None] | None:
 
 
 def source_of(
-    addresses: "Mapping[str, Any] | str | Path | ClientAddresses | AddressSource",
+    addresses: "Mapping[str, Any] | str | os.PathLike[str] | ClientAddresses | AddressSource",
 ) -> AddressSource:
     """Return the source that `client_addresses` stand for: a dict, a file's path, typed
     addresses, or a source.
@@ -207,7 +206,7 @@ def source_of(
     """
     if isinstance(addresses, ClientAddresses):
         return StaticSource(addresses)
-    if isinstance(addresses, str | Path):
+    if isinstance(addresses, str | os.PathLike):
         return FileSource(addresses)
     if isinstance(addresses, Mapping):
         return StaticSource(ClientAddresses.from_dict(addresses))

@@ -3,7 +3,6 @@
 Neither library is imported before the caller has made an array of it or asks for one.
 """
 
-import ctypes
 import sys
 import warnings
 from collections.abc import Iterator
@@ -127,6 +126,8 @@ def _of_torch(tensor: "TorchTensor", torch: Any) -> Parts:
     shape, size = tuple(tensor.shape), dense.numel() * dense.element_size()
     if not size:
         return name, shape, memoryview(b"")
+    import ctypes  # noqa: PLC0415 - heavy, and for torch tensors alone
+
     memory = (ctypes.c_ubyte * size).from_address(dense.data_ptr())
     memory.owner = dense  # type: ignore[attr-defined]
     return name, shape, memoryview(memory).cast("B")
