@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from enginecore_client._addresses import ClientAddresses
 from enginecore_client._peers import Peers, Strangers, rank_in
@@ -24,6 +23,7 @@ from enginecore_client._resources import (
     LoadFeed,
     Socket,
     Watcher,
+    monitor_event,
     received,
 )
 from enginecore_client._states import Channel
@@ -264,8 +264,7 @@ class BoundSocketSet:
         while True:
             events = list(received(self._monitors[channel]))
             for frames in events:
-                event = parse_monitor_message([bytes(frame) for frame in frames])
-                self._take_event(channel, event["event"], event["value"])
+                self._take_event(channel, *monitor_event(frames))
             if len(events) < BURST:
                 return
 

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from enginecore_client._resources import (
     IO_THREADS,
@@ -14,6 +13,7 @@ from enginecore_client._resources import (
     LoadFeed,
     Socket,
     Watcher,
+    monitor_event,
     received,
 )
 from enginecore_client._states import Channel
@@ -23,7 +23,7 @@ from enginecore_wire.frames import Frame, encode_control
 FAREWELL_MS: Final = 100
 """How long BYE may take to leave."""
 
-_LISTENS: Final = {zmq.EVENT_CONNECTED: True, zmq.EVENT_CLOSED: False}
+_LISTENS: Final[dict[int, bool]] = {zmq.EVENT_CONNECTED: True, zmq.EVENT_CLOSED: False}
 """What tells whether anybody listens, be it an engine server or not."""
 
 _WATCHED: Final = (
@@ -156,7 +156,7 @@ class SocketSet:
         """Yield True for each HANDSHAKE_SUCCEEDED and False for each DISCONNECTED."""
         pair = self._pairs.get(source)
         for frames in () if pair is None else received(pair.monitors[channel]):
-            event = parse_monitor_message([bytes(frame) for frame in frames])["event"]
+            event, _ = monitor_event(frames)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield source, True
             elif event == zmq.EVENT_DISCONNECTED:

@@ -6,8 +6,9 @@ another one, because a resolver may block for many seconds.
 
 import contextlib
 import socket as sockets
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
@@ -163,6 +164,16 @@ class LoadFeed:
 def received(socket: Socket) -> Iterator[list[Frame]]:
     """Yield what came on a socket, at most BURST messages."""
     for _ in range(BURST):
+def monitor_event(frames: Sequence[Frame]) -> tuple[int, int]:
+    """Return event and value of a monitor's message, as zmq.utils.monitor does, which brings
+    zmq.asyncio along."""
+    event, value = _MONITOR_EVENT.unpack(frames[0])
+    return event, value
+
+
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
+
+
         try:
             frames: list[Frame] = [socket.recv(zmq.NOBLOCK)]
         except zmq.Again:
