@@ -40,8 +40,8 @@ class Connection(ABC):
         self.since = now
         self.refusal: Reject | None = None
         self.name_error = ""
-        self.ready: Ready | None = None
         self.listened = False
+        self.ready: Ready | None = None
         self.dialect = NATIVE
         self.error: EngineCoreError | None = None
         self.requests: dict[str, RequestRecord] = {}

@@ -64,10 +64,10 @@ class Callbacks(NamedTuple):
     on_messages: Callable[[int], None]
     on_monitor: Callable[[int, Channel], None]
     on_loads: Callable[[], None]
+    on_listener: Callable[[int, bool], None]
 
 
 class Sockets(Protocol):
-    on_listener: Callable[[int, bool], None]
     """All sockets of one client, however engines are reached.
 
     What is read together is a source; what belongs to one engine is a link.
@@ -161,9 +161,6 @@ class LoadFeed:
         return iter(()) if self._socket is None else received(self._socket)
 
 
-def received(socket: Socket) -> Iterator[list[Frame]]:
-    """Yield what came on a socket, at most BURST messages."""
-    for _ in range(BURST):
 def monitor_event(frames: Sequence[Frame]) -> tuple[int, int]:
     """Return event and value of a monitor's message, as zmq.utils.monitor does, which brings
     zmq.asyncio along."""
@@ -174,6 +171,9 @@ def monitor_event(frames: Sequence[Frame]) -> tuple[int, int]:
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 
 
+def received(socket: Socket) -> Iterator[list[Frame]]:
+    """Yield what came on a socket, at most BURST messages."""
+    for _ in range(BURST):
         try:
             frames: list[Frame] = [socket.recv(zmq.NOBLOCK)]
         except zmq.Again:
