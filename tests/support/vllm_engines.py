@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from enginecore_client import EngineCommand, NativeOptions, launch_core_engines
 from support.faces import FACES, Face
@@ -18,6 +18,9 @@ from support.vllm_environment import RUN_VARIABLES
 from support.vllm_pod import START_SECONDS, engine_process, vllm_pod, wait_ready
 
 RANKS = 2
+SLOTS = len(FACES) + 2
+"""A client of each kind, and two more for whoever asks."""
+
 OPTIONS = (
     "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16",
     "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-embeds", "--enable-lora",
@@ -38,6 +41,13 @@ class EngineSet(Protocol):
 
     def face(self, kind: str) -> Face:
         """Return a connected client, `sync` or `async`; it belongs to the set."""
+
+    def options(self, number: int) -> dict[str, Any]:
+        """Return the parameters of one of two more clients, as JSON has them.
+
+        Args:
+            number: 0 or 1; one client at a time may have it, and only once.
+        """
 
     def engine_pid(self, rank: int) -> int:
         """Return the process id of a rank's EngineCore."""
@@ -72,6 +82,10 @@ class PodSet:
             self._stack.callback(self._faces[kind].close)
         return self._faces[kind]
 
+    def options(self, number: int) -> dict[str, Any]:
+        """Return the parameters of another client; see EngineSet."""
+        return {"client_addresses": client_addresses(self.pods)}
+
     def engine_pid(self, rank: int) -> int:
         """Return the process id of a rank's EngineCore."""
         return engine_process(self.pods[rank].engine_processes())
@@ -82,16 +96,16 @@ class PodSet:
 
 
 class NativeSet:
-    """Both ranks launched here; the clients bind, and the engines know one address of each."""
+    """Both ranks launched here; clients bind, and the engines know an address of each client."""
 
     def __init__(self, python: Path, model: Path) -> None:
         self._stack = ExitStack()
-        self._native = native_options(model)
+        self._model = model
         place = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="native-"))
-        inputs, outputs = (
-            [f"ipc://{place}/{name}-{kind}" for kind in FACES] for name in ("input", "output")
-        )
-        self._own = dict(zip(FACES, zip(inputs, outputs, strict=True), strict=True))
+        self._slots = [
+            (f"ipc://{place}/input-{slot}", f"ipc://{place}/output-{slot}") for slot in range(SLOTS)
+        ]
+        inputs, outputs = zip(*self._slots, strict=True)
         try:
             self._launcher, _, self._addresses = self._stack.enter_context(
                 launch_core_engines(
@@ -110,6 +124,10 @@ class NativeSet:
         """Return a connected client; see EngineSet."""
         return self._faces[kind]
 
+    def options(self, number: int) -> dict[str, Any]:
+        """Return the parameters of another client; see EngineSet."""
+        return self._options(len(FACES) + number)
+
     def engine_pid(self, rank: int) -> int:
         """Return the process id of a rank's EngineCore."""
         return engine_process(descendants(self._launcher.pids[rank]))
@@ -118,22 +136,25 @@ class NativeSet:
         """End clients and engines."""
         self._stack.close()
 
-    def _connected(self, kind: str) -> Face:
-        input_address, output_address = self._own[kind]
-        addresses = {
-            "mode": "bind",
-            "input_address": input_address,
-            "output_address": output_address,
-            "stats_update_address": self._addresses.frontend_stats_publish_address,
+    def _options(self, slot: int) -> dict[str, Any]:
+        input_address, output_address = self._slots[slot]
+        return {
+            "client_addresses": {
+                "mode": "bind",
+                "input_address": input_address,
+                "output_address": output_address,
+                "stats_update_address": self._addresses.frontend_stats_publish_address,
+            },
+            "data_parallel_size": RANKS,
+            "client_count": SLOTS,
+            "client_index": slot,
+            "native": unsaid_facts(self._model),
         }
-        face = FACES[kind](
-            addresses,
-            data_parallel_size=RANKS,
-            client_count=len(FACES),
-            client_index=list(FACES).index(kind),
-            native=self._native,
-            ready_timeout=START_SECONDS,
-        )
+
+    def _connected(self, kind: str) -> Face:
+        options = self._options(list(FACES).index(kind))
+        options["native"] = NativeOptions(**options["native"])
+        face = FACES[kind](options.pop("client_addresses"), ready_timeout=START_SECONDS, **options)
         self._stack.callback(face.close)
         return face
 
@@ -144,14 +165,14 @@ def vllm_command(python: Path, model: Path) -> EngineCommand:
     return EngineCommand.vllm(str(model), *OPTIONS, program=program, env=ENVIRONMENT)
 
 
-def native_options(model: Path) -> NativeOptions:
-    """Return what engines that dial in do not say of themselves."""
+def unsaid_facts(model: Path) -> dict[str, Any]:
+    """Return what engines that dial in do not say of themselves, as NativeOptions has it."""
     config = json.loads((model / "config.json").read_text())
-    return NativeOptions(
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        model_name=model.name,
-    )
+    return {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["hidden_size"],
+        "model_name": model.name,
+    }
 
 
 class EngineRoom:
