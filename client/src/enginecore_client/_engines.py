@@ -12,8 +12,8 @@ from enginecore_client._books import Ids
 from enginecore_client._bound import BoundSocketSet
 from enginecore_client._command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._connection import Transport
-from enginecore_client._native import NativeTransport
 from enginecore_client._native_options import Facts, NativeOptions, check_options
+from enginecore_client._native_transport import NativeTransport
 from enginecore_client._pairs import SocketSet
 from enginecore_client._plan import LaunchPlan
 from enginecore_client._ranks import checked_ranks, engine_ranks, started_ranks
