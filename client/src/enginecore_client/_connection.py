@@ -37,6 +37,7 @@ class Connection(ABC):
         self.routing_id = routing_id
         self.opened_at = now
         self.state = State.CONNECTING
+        self.ended = False
         self.since = now
         self.refusal: Reject | None = None
         self.name_error = ""
@@ -122,6 +123,7 @@ class Connection(ABC):
         state = self.transitions[self.state].get(move)
         if state is not None and (state is not self.state or move is Move.PHASE):
             self.state = state
+            self.ended = state in FINAL
             self.since = now
 
 

@@ -315,7 +315,7 @@ class ClientCore:
         if connection is None:
             return
         self._delivery.receive(connection, frames, now)
-        if connection.state in FINAL:
+        if connection.ended:
             self._endings.lost(connection, now)
         elif connection.outbox or not connection.requests:
             self._sendable.add(link)

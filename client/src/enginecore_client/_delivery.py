@@ -12,7 +12,6 @@ from enginecore_client._events import Delivered, EngineUp, StatsUpdate
 from enginecore_client._fleet import Fleet
 from enginecore_client._ledger import Ledger
 from enginecore_client._routing import Balancer
-from enginecore_client._states import FINAL
 from enginecore_client._waves import Waves
 from enginecore_client.errors import (
     EngineCoreError,
@@ -28,7 +27,6 @@ from enginecore_client.errors import (
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.control import ControlMessage, Pong, Ready, Reject, RejectCode, Stats
 from enginecore_wire.coordination import EngineLoad
-from enginecore_wire.dialects import Dialect
 from enginecore_wire.frames import Frame, control_type
 from enginecore_wire.outputs import (
     EngineCoreOutput,
@@ -60,7 +58,7 @@ class Delivery:
         self._ledger = ledger
         self._balancer = balancer
         self._waves = waves
-        self._decoders: dict[Dialect, MsgpackDecoder[EngineCoreOutputs]] = {}
+        self._decoders: dict[int, MsgpackDecoder[EngineCoreOutputs]] = {}
 
     def receive(self, connection: Connection, frames: list[Frame], now: float) -> None:
         """Take in one message of an engine."""
@@ -69,7 +67,7 @@ class Delivery:
         except msgspec.DecodeError:
             self.unreadable += 1
             return
-        if connection.state in FINAL:
+        if connection.ended:
             return
         if message is not None:
             self._control(connection, message, now)
@@ -93,6 +91,7 @@ class Delivery:
     def forget(self, connection: Connection) -> None:
         """Drop what belongs to a connection."""
         self.admissions.pop(connection.link, None)
+        self._decoders.pop(connection.link, None)
 
     def cancel(self, connection: Connection, internal_ids: list[str]) -> None:
         """Tell an engine to forget requests."""
@@ -116,6 +115,7 @@ class Delivery:
         if connection.link not in self.admissions:
             rank = self._fleet.adopt(connection, ready)
             self.admissions[connection.link] = Admission(ready, connection.dialect)
+            self._decoders.pop(connection.link, None)
             self._ledger.events.append(EngineUp(rank, ready))
             connection.received = ready.outputs_sent
             return
@@ -184,7 +184,7 @@ class Delivery:
 
     def _outputs(self, connection: Connection, frames: list[Frame], now: float) -> None:
         try:
-            message = self._decoder(connection.dialect).decode(frames[0], frames[1:])
+            message = self._decoder(connection).decode(frames[0], frames[1:])
         except msgspec.DecodeError as error:
             self._unreadable(connection, frames, str(error), now)
             return
@@ -201,17 +201,20 @@ class Delivery:
         if message.outputs or message.finished_requests or self._worth_reading(message):
             self._deliver(connection, message, now)
 
-    def _decoder(self, dialect: Dialect) -> MsgpackDecoder[EngineCoreOutputs]:
-        decoder = self._decoders.get(dialect)
+    def _decoder(self, connection: Connection) -> MsgpackDecoder[EngineCoreOutputs]:
+        decoder = self._decoders.get(connection.link)
         if decoder is None:
-            decoder = self._decoders[dialect] = outputs_decoder(dialect)
+            decoder = self._decoders[connection.link] = outputs_decoder(connection.dialect)
         return decoder
 
     def _worth_reading(self, message: EngineCoreOutputs) -> bool:
         if message.wave_complete is not None and self._waves.lockstep:
             return True
-        extra = (message.scheduler_stats, message.wave_complete, message.start_wave)
-        return any(item is not None for item in extra) and self._ledger.queued_count > 0
+        return self._ledger.queued_count > 0 and not (
+            message.scheduler_stats is None
+            and message.wave_complete is None
+            and message.start_wave is None
+        )
 
     def _deliver(self, connection: Connection, message: EngineCoreOutputs, now: float) -> None:
         find = connection.requests.get
@@ -236,14 +239,16 @@ class Delivery:
             if output.finish_reason is not None:
                 self._ledger.leave(record, connection)
         rank = self._fleet.rank(connection)
-        finished = [self._name(connection, names, i) for i in message.finished_requests or ()]
-        message.finished_requests = [name for name in finished if name] or None
-        worth = queued or message.finished_requests or self._worth_reading(message)
-        message.engine_index = rank
-        message.outputs = queued
-        message.utility_output = None
-        if records or worth:
-            told = message if worth else None
+        if message.finished_requests:
+            finished = [self._name(connection, names, i) for i in message.finished_requests]
+            message.finished_requests = [name for name in finished if name] or None
+        told = None
+        if queued or message.finished_requests or self._worth_reading(message):
+            told = message
+            told.engine_index = rank
+            told.outputs = queued
+            told.utility_output = None
+        if records or told is not None:
             self._ledger.events.append(Delivered(rank, records, outputs, told, now))
 
     def _name(self, connection: Connection, names: dict[str, str], internal_id: str) -> str:

@@ -36,6 +36,7 @@ from enginecore_client._pairs import SocketSet
 from enginecore_client._pending import BODY_FRAMES, PendingMessages, tracked
 from enginecore_client._resources import (
     BURST,
+    BURST_BYTES,
     Callbacks,
     HostUnreachableError,
     Sockets,
@@ -164,10 +165,10 @@ class Driver:
 
     def drain(self, source: int) -> None:
         """Read what came."""
-        count = self._take(source)
+        count, size = self._take(source)
         if count:
             self.pump()
-        if count >= BURST:
+        if count >= BURST or size >= BURST_BYTES:
             self._watcher.again(partial(self.drain, source))
 
     def pump(self) -> None:
@@ -296,7 +297,7 @@ class Driver:
         if not changes:
             return
         for _ in range(LAST_BURSTS):  # what came before the change counts before it
-            if not self._take(source):
+            if self._take(source) == _NOTHING:
                 break
         now = self.clock()
         for link, up in changes:
@@ -306,17 +307,21 @@ class Driver:
                 self.core.disconnected(link, channel, now)
         self.pump()
 
-    def _take(self, source: int) -> int:
-        """Give the core what came, at most BURST messages; return how many."""
+    def _take(self, source: int) -> tuple[int, int]:
+        """Give the core what came, at most a burst; return how many messages and body bytes."""
         now = self.clock()
-        count = 0
+        receive = self.core.receive
+        count = size = 0
         for link, channel, frames in self._sockets.messages(source):
             if channel is Channel.OUTPUT:
-                self.core.receive(link, frames, now)
+                receive(link, frames, now)
             else:
                 self.core.announced(link, frames[0], now)
             count += 1
-        return count
+            size += len(frames[0])
+            if size >= BURST_BYTES:
+                break
+        return count, size
 
     def _loads(self) -> None:
         now = self.clock()
@@ -349,6 +354,9 @@ class Driver:
                 self.launcher.lost(engine)
             case CallEnded(call) if not call.future.done():
                 _settle(call.future, event)
+
+
+_NOTHING: Final = (0, 0)
 
 
 def _settle(future: Any, event: CallEnded) -> None:

@@ -62,6 +62,8 @@ class Endings:
 
     def close_retired(self) -> None:
         """Close what is retired and has finished."""
+        if not self.retired:
+            return
         for link in list(self.retired):
             connection = self._fleet.connections[link]
             if not connection.requests and not connection.calls:

@@ -137,16 +137,25 @@ class TaskMailbox(Generic[T]):
         while not self.items:
             if self._end is not None:
                 raise self._end.again()
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            waiter = self.arrival()
             try:
                 await waiter
             except asyncio.CancelledError:
-                if not waiter.cancelled() and self.items:
-                    self._wake()
+                self.left(waiter)
                 raise
         item: T = self.items.popleft()
         return item
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Return a future that is done once an item came, which somebody else may have taken."""
+        waiter: asyncio.Future[None] = asyncio.Future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def left(self, waiter: asyncio.Future[None]) -> None:
+        """Take note that nobody awaits an `arrival` any more: its item is another reader's."""
+        if not waiter.cancelled() and self.items:
+            self._wake()
 
     def abandon(self) -> None:
         """Forget who waited: their loop is closed."""

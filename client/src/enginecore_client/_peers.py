@@ -12,6 +12,12 @@ _LOG = logging.getLogger("enginecore_client")
 MUTE_SECONDS: Final = 1.0
 """An engine speaks as soon as it is connected."""
 
+_OUTPUTS: Final = 0x99
+"""The first byte of EngineCoreOutputs since 0.32, an array of nine."""
+
+_ONE_BYTE: Final = 0x80
+"""Numbers below this one are a byte of msgpack."""
+
 MOST_STRANGERS: Final = 64
 """How many names are kept of those who are refused."""
 
@@ -102,11 +108,13 @@ def rank_in(body: Frame) -> int | None:
     """Return the rank at the beginning of an EngineCoreOutputs body, None if it is none."""
     if len(body) < 2:
         return None
+    if body[0] == _OUTPUTS and body[1] < _ONE_BYTE:
+        return body[1]
     start = 1 if 0x91 <= body[0] <= 0x9F else 3 if body[0] == 0xDC else 0
     if not start or len(body) <= start:
         return None
     first = body[start]
-    if first < 0x80:
+    if first < _ONE_BYTE:
         return first
     size = {0xCC: 1, 0xCD: 2}.get(first)
     if size is None or len(body) <= start + size:

@@ -20,6 +20,9 @@ from enginecore_wire.frames import Frame
 BURST: Final = 64
 """Messages taken from one socket before others get their turn."""
 
+BURST_BYTES: Final = 256 << 10
+"""The same in bytes of their bodies: what is decoded together should fit into a cache."""
+
 OPTIONS: Final = {
     zmq.SNDHWM: 1000,
     zmq.RCVHWM: 0,

@@ -214,29 +214,49 @@ class AsyncStream(_Stream):
         return self
 
     async def __anext__(self) -> EngineCoreOutput:
-        if self._items and self._wholes is None:
-            first = self._items[0]
-            if type(first) is EngineCoreOutput and first.finish_reason is None:
-                self._items.popleft()
-                return first
-        while not self._ended:
-            try:
-                if not self._started:
-                    await self._connect()
-                    if not self._started:
-                        self.start()
+        items = self._items
+        while True:
+            while not items:
+                if not self._started or self._ended:
+                    await self._begin()
                     continue
-                item = await self._mailbox.get()
-            except BaseException:
-                self.abort()
-                raise
+                waiter = self._mailbox.arrival()
+                try:
+                    await waiter
+                except BaseException:
+                    self._mailbox.left(waiter)
+                    self.abort()
+                    raise
+            item = items.popleft()
+            if (
+                type(item) is EngineCoreOutput
+                and item.finish_reason is None
+                and self._wholes is None
+            ):
+                return item
             output = self._take(item)
             if output is not None:
                 return output
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
+
+    async def _begin(self) -> None:
+        """Send the request, once the client is connected.
+
+        Raises:
+            StopAsyncIteration: it has ended.
+            EngineCoreError: it was not taken.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
             raise failure
-        raise StopAsyncIteration
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            await self._connect()
+            if not self._started:
+                self.start()
+        except BaseException:
+            self.abort()
+            raise
 
     async def aclose(self) -> None:
         """Abort the request unless it has ended."""
