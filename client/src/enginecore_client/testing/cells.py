@@ -48,27 +48,23 @@ WAYS: Final = (Way.CONNECT, Way.BIND, Way.LAUNCH)
 BALANCED_RANKS: Final = 2
 
 
-def cells_of(engine: str, *, ranks: int = 1) -> Iterator[Cell]:
+def cells_of(engine: str, *, sharing: int = 1) -> Iterator[Cell]:
     """Yield the cells of an engine.
 
     Args:
         engine: its name.
-        ranks: how many engines a client has that does not need several.
+        sharing: how many engines clients share that do not start their own.
     """
     yield Cell(INPROC, engine, Way.IN_PROCESS, 1)
     for way in WAYS:
         for client in MULTIPROCESS:
-            enough = max(ranks, BALANCED_RANKS) if client == BALANCED else ranks
-            yield Cell(client, engine, way, enough)
+            least = BALANCED_RANKS if client == BALANCED else 1
+            yield Cell(client, engine, way, least if way is Way.LAUNCH else max(least, sharing))
 
 
 FAKE: Final = "fake"
 TORCH: Final = "torch"
 VLLM: Final = "vllm"
 
-CELLS: Final = (
-    *cells_of(FAKE),
-    *cells_of(TORCH),
-    *cells_of(VLLM, ranks=BALANCED_RANKS),
-)
-"""All there are; engines of vLLM take long to start, and all clients share two of them."""
+CELLS: Final = (*cells_of(FAKE), *cells_of(TORCH), *cells_of(VLLM, sharing=BALANCED_RANKS))
+"""All there are. An engine of vLLM takes long to start, and all clients share two of them."""
