@@ -1,7 +1,6 @@
 """Where engines listen: `client_addresses`, checked once and typed from then on."""
 
 import os
-import socket
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -174,10 +173,11 @@ def with_host(address: str, ip: str) -> str:
 
 def is_ip(host: str) -> bool:
     """Say whether a host is an IP address, with or without a scope, and not a name."""
-    text = host.partition("%")[0]
+    import ipaddress  # noqa: PLC0415 - not before there are addresses
+
     try:
-        socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
-    except (OSError, ValueError):
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
         return False
     return True
 

@@ -10,6 +10,8 @@ def test_import_is_light() -> None:
     assert memory <= MEMORY_BAR
     heavy = {"torch", "numpy", "kubernetes", "gguf", "tokenizers", "jinja2", "prometheus_client"}
     assert not modules & heavy
+    rarely_needed = {"pathlib", "ipaddress", "ctypes", "urllib"}
+    assert not modules & rarely_needed
 
 
 def test_three_dependencies() -> None:
