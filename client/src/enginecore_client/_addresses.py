@@ -162,7 +162,7 @@ def host_name(address: str) -> str | None:
     if scheme != "tcp":
         return None
     host = rest.rpartition(":")[0]
-    return None if is_ip(host.strip("[]")) else host
+    return None if _is_ip(host.strip("[]")) else host
 
 
 def with_host(address: str, ip: str) -> str:
@@ -171,8 +171,7 @@ def with_host(address: str, ip: str) -> str:
     return f"tcp://[{ip}]:{port}" if ":" in ip else f"tcp://{ip}:{port}"
 
 
-def is_ip(host: str) -> bool:
-    """Say whether a host is an IP address, with or without a scope, and not a name."""
+def _is_ip(host: str) -> bool:
     import ipaddress  # noqa: PLC0415 - not before there are addresses
 
     try:

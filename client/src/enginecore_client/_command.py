@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from enginecore_client._addresses import is_ip
 from enginecore_client.errors import RequestRejectedError
 
 STOP_SECONDS: Final = 10.0
@@ -165,7 +164,7 @@ def check_launch(launch: LaunchOptions) -> None:
     if not isinstance(launch, LaunchOptions):
         raise _wrong("launch", launch, "a LaunchOptions")
     port, seconds = launch.handshake_port, launch.stop_seconds
-    if not isinstance(launch.host, str) or not is_ip(launch.host):
+    if not _is_ip(launch.host):
         raise _wrong("launch.host", launch.host, "an IP of this machine that engines dial")
     if type(port) is not int or not 0 <= port <= LAST_PORT:
         raise _wrong("launch.handshake_port", port, f"0 to {LAST_PORT}, 0 for a free one")
@@ -194,3 +193,13 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     for name, value in places.items():
         word = word.replace(f"{{{name}}}", value)
     return word
+
+
+def _is_ip(host: Any) -> bool:
+    import ipaddress  # noqa: PLC0415 - clients that start no engines save its cost
+
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return isinstance(host, str)
