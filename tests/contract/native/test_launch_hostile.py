@@ -88,21 +88,22 @@ def test_restart_while_an_engine_starts_is_no_failure() -> None:
         assert manager.failure is None
 
 
-def test_knocking_without_end_does_not_keep_engines_from_ending() -> None:
+def test_knocking_without_end_does_not_keep_engines_from_ending(caplog) -> None:
     over = threading.Event()
 
     def knock(address: str) -> None:
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
             socket.connect(address)
             while not over.is_set():
-                with contextlib.suppress(zmq.Again):
-                    socket.send(b"\x93" * 8, zmq.NOBLOCK)
+                socket.send(b"\x93" * 8, zmq.NOBLOCK)
 
     with launch_core_engines(STUB) as (manager, _, _):
         thread = threading.Thread(target=knock, args=[manager.handshake_address])
         thread.start()
         try:
+            eventually(lambda: "handshake refused" in caplog.text, "the first knock")
             started = time.monotonic()
             manager.close()
             manager.join()
