@@ -1,4 +1,4 @@
-"""Every example of the client, and every program in its guide, runs against real pods."""
+"""Every example of the client, and every program in its guides, runs against real pods."""
 
 import json
 import re
@@ -16,9 +16,8 @@ from support.pod import Pod, client_addresses, stub_config
 from support.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).parents[3]
-PROGRAMS = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "docs/client.md").read_text(), re.MULTILINE | re.DOTALL
-)
+GUIDES = "".join((ROOT / "docs" / name).read_text() for name in ("client.md", "contract-suite.md"))
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", GUIDES, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")

@@ -129,6 +129,8 @@ class FakeEngine:
         """End it in order: what is unfinished ends with ABORT. Idempotent."""
         self._loop.stopping = True
         self._end()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _fail(self, error: Exception) -> None:
         self._loop.failure = error
@@ -138,8 +140,6 @@ class FakeEngine:
         self._stopped.set()
         self._links.wake()
         self._thread.join(JOIN_SECONDS)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _run(self) -> None:
         if self._open():

@@ -107,6 +107,7 @@ class FakeLoop:
 
     def take(self, frames: Sequence[bytes]) -> bool:
         """Handle one message; say whether it could be read, as otherwise it is the last."""
+        self._look()
         try:
             self._take(frames[0], frames[1], frames[2:])
         except (msgspec.MsgspecError, ValueError, IndexError) as error:

@@ -14,23 +14,21 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
-pytest.register_assert_rewrite("enginecore_client.testing.behaviours")
-
-from enginecore_client.testing.behaviours import (  # noqa: E402 - its asserts are rewritten
+from enginecore_client.testing.behaviours import (
     OWN,
     SHARED,
     Behaviour,
     Ground,
     Running,
 )
-from enginecore_client.testing.cells import Cell, Way, cells_of  # noqa: E402
-from enginecore_client.testing.deployments import (  # noqa: E402
+from enginecore_client.testing.cells import Cell, Way, cells_of
+from enginecore_client.testing.deployments import (
     CLIENT_CLASSES,
     Deployment,
     Makes,
     deploy,
 )
-from enginecore_client.testing.engines import EngineUnderTest  # noqa: E402
+from enginecore_client.testing.engines import EngineUnderTest
 
 SERVER: Final = "enginecore_server"
 

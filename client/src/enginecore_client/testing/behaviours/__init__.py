@@ -1,27 +1,27 @@
 """The behaviours that every client shows with every engine: plain functions, one sentence each.
 
-`SHARED` and `OWN` are the tables of all of them.
+`SHARED` and `OWN` are the tables of all of them, in the order of MODULES.
 """
 
-from enginecore_client.testing.behaviours import (
-    aborts,
-    calls,
-    ending,
-    loss,
-    ranks,
-    refusals,
-    requests,
-    starting,
-    stats,
-)
-from enginecore_client.testing.behaviours._registry import (
+import importlib
+from typing import Final
+
+import pytest
+
+MODULES: Final = (
+    "requests", "aborts", "refusals", "calls", "stats", "ranks", "starting", "loss", "ending",
+)  # fmt: skip
+
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*MODULES, "_registry")))
+for _name in MODULES:
+    importlib.import_module(f"{__name__}.{_name}")
+
+from enginecore_client.testing.behaviours._registry import (  # noqa: E402 - see above
     OWN,
     SHARED,
     Behaviour,
     Ground,
     Running,
 )
-
-MODULES = (requests, aborts, refusals, calls, stats, ranks, starting, loss, ending)
 
 __all__ = ["MODULES", "OWN", "SHARED", "Behaviour", "Ground", "Running"]
