@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from enginecore_client._addresses import ClientAddresses
-from enginecore_client._books import Ids
-from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._events import Announce, Close, Event, Open, Subscribe
-from enginecore_client._states import Channel
+from enginecore_client._addresses.addresses import ClientAddresses
+from enginecore_client._core.books import Ids
+from enginecore_client._core.core import ClientCore, CoreSettings
+from enginecore_client._core.events import Announce, Close, Event, Open, Subscribe
+from enginecore_client._core.states import Channel
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.control import ControlMessage, Hello, Ready
 from enginecore_wire.coordination import LoadReport

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from enginecore_client._addresses import ClientAddresses
-from enginecore_client._books import Ids
-from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._events import Close, Event, Open, Subscribe
-from enginecore_client._native_options import Facts, NativeOptions
-from enginecore_client._native_transport import NativeTransport
-from enginecore_client._states import Channel
+from enginecore_client._addresses.addresses import ClientAddresses
+from enginecore_client._core.books import Ids
+from enginecore_client._core.core import ClientCore, CoreSettings
+from enginecore_client._core.events import Close, Event, Open, Subscribe
+from enginecore_client._core.native_options import Facts, NativeOptions
+from enginecore_client._core.native_transport import NativeTransport
+from enginecore_client._core.states import Channel
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.handshake import engine_rank
 from enginecore_wire.outputs import (

@@ -3,23 +3,23 @@
 Start at AsyncMPClient (asyncio) or SyncMPClient (threads); docs/client.md is the guide.
 """
 
-from enginecore_client._addresses import ClientAddresses
-from enginecore_client._aio import AsyncMPClient
-from enginecore_client._cluster import ClusterSource
-from enginecore_client._command import EngineCommand, LaunchOptions
-from enginecore_client._dp import DPAsyncMPClient, DPLBAsyncMPClient
-from enginecore_client._face import EngineCoreClient
-from enginecore_client._factory import make_async_mp_client, make_client
-from enginecore_client._inproc import InprocClient
-from enginecore_client._launch import launch_core_engines
+from enginecore_client._addresses.addresses import ClientAddresses
+from enginecore_client._addresses.cluster import ClusterSource
+from enginecore_client._addresses.sources import AddressSource, FileSource, StaticSource
+from enginecore_client._core.native_options import NativeOptions
+from enginecore_client._core.ranks import engine_ranks
+from enginecore_client._faces.aio import AsyncMPClient
+from enginecore_client._faces.dp import DPAsyncMPClient, DPLBAsyncMPClient
+from enginecore_client._faces.face import EngineCoreClient
+from enginecore_client._faces.factory import make_async_mp_client, make_client
+from enginecore_client._faces.inproc import InprocClient
+from enginecore_client._faces.mp import MPClient
+from enginecore_client._faces.outputs import GeneratedOutput
+from enginecore_client._faces.streams import AsyncStream, SyncStream
+from enginecore_client._faces.sync import SyncMPClient
+from enginecore_client._launch.command import EngineCommand, LaunchOptions
+from enginecore_client._launch.launch import launch_core_engines
 from enginecore_client._metrics import start_metrics_server
-from enginecore_client._mp import MPClient
-from enginecore_client._native_options import NativeOptions
-from enginecore_client._outputs import GeneratedOutput
-from enginecore_client._ranks import engine_ranks
-from enginecore_client._sources import AddressSource, FileSource, StaticSource
-from enginecore_client._streams import AsyncStream, SyncStream
-from enginecore_client._sync import SyncMPClient
 from enginecore_client.errors import (
     AddressError,
     ClientClosedError,

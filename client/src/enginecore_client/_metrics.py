@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from enginecore_client._books import RequestRecord
-from enginecore_client._events import (
+from enginecore_client._core.books import RequestRecord
+from enginecore_client._core.events import (
     Delivered,
     EngineAway,
     EngineDown,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enginecore_client._streams import AsyncStream, SyncStream
+from enginecore_client._faces.streams import AsyncStream, SyncStream
 from enginecore_client._vocabulary import Vocabulary, read_directory, read_gguf, text_extra
 from enginecore_wire.outputs import EngineCoreOutput
 from enginecore_wire.requests import OutputKind, SamplingParams

@@ -21,7 +21,7 @@ from enginecore_client import (
     StartupTimeoutError,
     SyncMPClient,
 )
-from enginecore_client._cluster import ABSENT_SECONDS
+from enginecore_client._addresses.cluster import ABSENT_SECONDS
 from support.eventually import eventually, eventually_async
 from support.faces import params
 from support.protocol_peer import ProtocolPeer

@@ -24,10 +24,10 @@ from enginecore_client import (
     StartupTimeoutError,
     SyncMPClient,
 )
-from enginecore_client._background import BackgroundResources
-from enginecore_client._driver import Driver
-from enginecore_client._loop import LoopResources
-from enginecore_client._thread import ThreadResources
+from enginecore_client._shell.background import BackgroundResources
+from enginecore_client._shell.driver import Driver
+from enginecore_client._shell.loop import LoopResources
+from enginecore_client._shell.thread import ThreadResources
 from enginecore_client.ops import IsSleeping
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from support.eventually import eventually, eventually_async

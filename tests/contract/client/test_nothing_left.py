@@ -20,8 +20,8 @@ from enginecore_client import (
     SamplingParams,
     SyncMPClient,
 )
-from enginecore_client._books import CallRecord, RequestRecord
-from enginecore_client._streams import AsyncStream, SyncStream
+from enginecore_client._core.books import CallRecord, RequestRecord
+from enginecore_client._faces.streams import AsyncStream, SyncStream
 from enginecore_wire.control import Limits
 from support.eventually import eventually, eventually_async
 from support.faces import params

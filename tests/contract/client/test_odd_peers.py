@@ -67,9 +67,7 @@ async def test_pong_finds_a_lost_output(peer: ProtocolPeer) -> None:
         peer.outputs(token(peer, 7))
         assert (await anext(stream)).new_token_ids == [7]
         peer.lose_one()
-        with pytest.raises(
-            LostOutputsError, match="1 message of the engine is missing"
-        ) as caught:
+        with pytest.raises(LostOutputsError, match="1 message of the engine is missing") as caught:
             await anext(stream)
         assert caught.value.retryable
         await eventually_async(lambda: peer.aborts == [peer.adds[-1].request_id])

@@ -23,7 +23,7 @@ from enginecore_client import (
     RequestRejectedError,
     SyncMPClient,
 )
-from enginecore_client._pairs import Pair
+from enginecore_client._sockets.pairs import Pair
 from enginecore_client.zmq_sockets import make_zmq_socket
 from enginecore_wire.multimodal import (
     FieldKind,

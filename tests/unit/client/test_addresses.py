@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from enginecore_client import AddressError, ClientAddresses
-from enginecore_client._addresses import Endpoint, host_name, with_host
-from enginecore_client._resources import resolve
+from enginecore_client._addresses.addresses import Endpoint, host_name, with_host
+from enginecore_client._sockets.resources import resolve
 
 GOOD = {"input_address": "tcp://10.0.0.1:5557", "output_address": "tcp://10.0.0.1:5558"}
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from enginecore_client import EngineDeadError, ProtocolMismatchError
-from enginecore_client._addresses import Endpoint
-from enginecore_client._books import Outgoing
-from enginecore_client._session import PodConnection
-from enginecore_client._states import FINAL, TRANSITIONS, Channel, Move, State
+from enginecore_client._addresses.addresses import Endpoint
+from enginecore_client._core.books import Outgoing
+from enginecore_client._core.session import PodConnection
+from enginecore_client._core.states import FINAL, TRANSITIONS, Channel, Move, State
 from enginecore_wire.control import (
     Draining,
     Hello,

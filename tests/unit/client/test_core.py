@@ -16,8 +16,8 @@ from enginecore_client import (
     RequestTimeoutError,
     UtilityError,
 )
-from enginecore_client._core import LOADS_STALE_SECONDS
-from enginecore_client._events import (
+from enginecore_client._core.core import LOADS_STALE_SECONDS
+from enginecore_client._core.events import (
     CallEnded,
     Delivered,
     EngineUp,

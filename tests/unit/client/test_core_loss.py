@@ -10,7 +10,7 @@ from enginecore_client import (
     LostOutputsError,
     RequestRejectedError,
 )
-from enginecore_client._events import (
+from enginecore_client._core.events import (
     CallEnded,
     Delivered,
     EngineAway,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from enginecore_client._damage import Concerned, concerned
+from enginecore_client._core.damage import Concerned, concerned
 
 
 def body(outputs: Any, *more: Any) -> bytes:

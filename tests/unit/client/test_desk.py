@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from enginecore_client._desk import Desk, HandshakeRefusedError, Stage
+from enginecore_client._launch.desk import Desk, HandshakeRefusedError, Stage
 from enginecore_wire.handshake import (
     HELLO,
     READY,

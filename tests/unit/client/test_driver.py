@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from enginecore_client._addresses import ClientAddresses
-from enginecore_client._books import Ids
-from enginecore_client._core import ClientCore, CoreSettings
-from enginecore_client._driver import Driver
+from enginecore_client._addresses.addresses import ClientAddresses
+from enginecore_client._addresses.sources import StaticSource
+from enginecore_client._core.books import Ids
+from enginecore_client._core.core import ClientCore, CoreSettings
+from enginecore_client._core.states import Channel
 from enginecore_client._metrics import NoMetrics
-from enginecore_client._resources import Callbacks, Watcher
-from enginecore_client._sources import StaticSource
-from enginecore_client._states import Channel
+from enginecore_client._shell.driver import Driver
+from enginecore_client._sockets.resources import Callbacks, Watcher
 from support.memory_link import Counting
 
 
@@ -77,7 +77,7 @@ class Watching:
 
 def start(monkeypatch) -> tuple[Driver, NoSockets, Lookups]:
     lookups, sockets = Lookups(), NoSockets()
-    monkeypatch.setattr("enginecore_client._dialer.Lookup", lookups)
+    monkeypatch.setattr("enginecore_client._sockets.dialer.Lookup", lookups)
     engine = {"input_address": "tcp://10.0.0.1:1", "output_address": "tcp://10.0.0.1:2"}
     addresses = ClientAddresses.from_dict(engine | {"stats_update_address": "tcp://old:5"})
     driver = Driver(

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from enginecore_client import EngineDeadError, EngineNotReadyError, FileSource, StaticSource
-from enginecore_client._addresses import ClientAddresses
-from enginecore_client._fleet import GIVE_UP_SECONDS
-from enginecore_client._sources import FIXED, RankSource, advice_of
+from enginecore_client._addresses.addresses import ClientAddresses
+from enginecore_client._addresses.sources import FIXED, RankSource, advice_of
+from enginecore_client._core.fleet import GIVE_UP_SECONDS
 from support.core_steps import add
 from support.memory_link import MemoryLink
 

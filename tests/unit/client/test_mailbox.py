@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from enginecore_client import ClientClosedError, EngineDeadError, OverloadedError
-from enginecore_client._mailbox import Signal, TaskMailbox, ThreadMailbox
+from enginecore_client._shell.mailbox import Signal, TaskMailbox, ThreadMailbox
 
 
 def test_threads_get_in_order_and_time_out() -> None:

@@ -15,8 +15,8 @@ from enginecore_client import (
     RequestRejectedError,
     SamplingParams,
 )
-from enginecore_client._events import CallEnded, Delivered, EngineDown, EngineUp, RequestEnded
-from enginecore_client._states import FINAL, NATIVE_TRANSITIONS, Channel, Move, State
+from enginecore_client._core.events import CallEnded, Delivered, EngineDown, EngineUp, RequestEnded
+from enginecore_client._core.states import FINAL, NATIVE_TRANSITIONS, Channel, Move, State
 from enginecore_wire.dialects import dialect_of
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from support.native_link import PROBE_ID, NativeLink

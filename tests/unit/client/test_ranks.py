@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from enginecore_client import EngineCommand, RequestRejectedError, engine_ranks
-from enginecore_client._command import command_of
-from enginecore_client._engines import vocabulary_of
-from enginecore_client._peers import MUTE_SECONDS, Peers, Strangers, rank_in
-from enginecore_client._ranks import checked_ranks
+from enginecore_client._core.peers import MUTE_SECONDS, Peers, Strangers, rank_in
+from enginecore_client._core.ranks import checked_ranks
+from enginecore_client._launch.command import command_of
+from enginecore_client._shell.engines import vocabulary_of
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs
 

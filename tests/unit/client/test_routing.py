@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from enginecore_client import EngineCoreRequest, SamplingParams
-from enginecore_client._routing import Balancer, keeper_of, score
+from enginecore_client._core.routing import Balancer, keeper_of, score
 from enginecore_wire.coordination import EngineLoad
 from enginecore_wire.requests import LateInteraction, PoolingParams
 from support.memory_link import MemoryLink

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from enginecore_client import FinishReason, OutputKind, RequestRejectedError, SamplingParams
-from enginecore_client._books import RequestRecord
-from enginecore_client._outputs import GeneratedOutput, Whole, generated, joined
-from enginecore_client._sequences import Sequence, sequences_of
+from enginecore_client._core.books import RequestRecord
+from enginecore_client._faces.outputs import GeneratedOutput, Whole, generated, joined
+from enginecore_client._faces.sequences import Sequence, sequences_of
 from enginecore_wire.outputs import (
     EngineCoreEvent,
     EngineCoreOutput,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enginecore_client import AddressError, ClientAddresses, FileSource, StaticSource
-from enginecore_client._sources import RankSource, source_of
+from enginecore_client._addresses.sources import RankSource, source_of
 
 
 def content(*hosts: str) -> dict[str, list[str]]:

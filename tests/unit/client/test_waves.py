@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from enginecore_client._events import Delivered
-from enginecore_client._waves import REMIND_SECONDS, Waves
+from enginecore_client._core.events import Delivered
+from enginecore_client._core.waves import REMIND_SECONDS, Waves
 from enginecore_wire.coordination import LAST_WAVE, FirstRequest, LoadReport
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 from support.memory_link import MemoryLink

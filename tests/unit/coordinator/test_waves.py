@@ -6,7 +6,7 @@ from collections import deque
 import msgspec
 import pytest
 
-from enginecore_client._waves import Waves
+from enginecore_client._core.waves import Waves
 from enginecore_coordinator.waves import NOTHING, Effect, Wake, WaveBook
 from enginecore_wire.coordination import LAST_WAVE, FirstRequest
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from enginecore_client import EngineCoreOutput, SamplingParams
-from enginecore_client._outputs import GeneratedOutput
+from enginecore_client._faces.outputs import GeneratedOutput
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs/client.md").read_text()

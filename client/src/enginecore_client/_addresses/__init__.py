@@ -1,0 +1,1 @@
+"""Where engines are: addresses, where they come from, how they are followed."""

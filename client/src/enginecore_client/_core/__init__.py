@@ -1,0 +1,1 @@
+"""What a client decides, without sockets, threads or clocks."""

@@ -1,0 +1,123 @@
+"""From a request to the engine that gets it."""
+
+from collections.abc import Callable, Mapping
+
+from enginecore_client._core.admission import Admission
+from enginecore_client._core.books import Ids, Outgoing, RequestRecord
+from enginecore_client._core.connection import Connection
+from enginecore_client._core.events import RequestAdded
+from enginecore_client._core.fleet import Fleet
+from enginecore_client._core.ledger import Ledger
+from enginecore_client._core.routing import Balancer, keeper_of
+from enginecore_client.errors import (
+    EngineCoreError,
+    EngineDeadError,
+    EngineDrainingError,
+    EngineNotReadyError,
+    OverloadedError,
+    RequestRejectedError,
+)
+from enginecore_wire.requests import EngineCoreRequest, LateInteraction, PoolingParams
+
+
+class Dispatcher:
+    """Chooses an engine, encodes the request for it and puts it into its outbox.
+
+    Args:
+        fleet: the engines there are.
+        ledger: where requests are entered.
+        balancer: which engine is best.
+        admissions: the rules of each engine, by link.
+        ids: where internal ids come from.
+        wall: wall-clock seconds, for arrival times.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        balancer: Balancer[int],
+        admissions: Mapping[int, Admission],
+        ids: Ids,
+        wall: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._ledger = ledger
+        self._balancer = balancer
+        self._admissions = admissions
+        self._ids = ids
+        self._wall = wall
+
+    def send(self, record: RequestRecord, now: float) -> Connection:
+        """Give a request to an engine; it leaves with the connection's outbox.
+
+        Raises:
+            RequestRejectedError: a field is wrong.
+            EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
+                no engine takes it now.
+        """
+        request = record.request
+        assert request is not None
+        connection = self._choose(self._rank_of(request), now)
+        internal_id = self._ids.internal(record.request_id)
+        frames, record.prompt_tokens = self._admissions[connection.link].request(
+            request, internal_id, self._wall()
+        )
+        if record.internal_id:
+            self._ledger.rename(record, internal_id)
+        record.internal_id = internal_id
+        record.link = connection.link
+        connection.requests[internal_id] = record
+        connection.outbox.append(Outgoing(frames, record))
+        record.engine = self._fleet.rank(connection)
+        self._ledger.events.append(RequestAdded(record.engine, record))
+        return connection
+
+    def _rank_of(self, request: EngineCoreRequest) -> int | None:
+        """Return the rank that a request has to go to; None where any will do."""
+        rank, pooling = request.data_parallel_rank, request.pooling_params
+        if rank is None and isinstance(pooling, PoolingParams):
+            late = pooling.late_interaction_params
+            ranks = self._fleet.ranks()
+            if isinstance(late, LateInteraction) and isinstance(late.query_key, str) and ranks:
+                return keeper_of(late.query_key, ranks)
+        return rank
+
+    def _choose(self, rank: int | None, now: float) -> Connection:
+        working = self._fleet.working()
+        if rank is not None:
+            if not self._fleet.expects(rank):
+                known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
+                raise RequestRejectedError(
+                    f"data_parallel_rank: there is no engine {rank!r}; engines are {known}",
+                    field="data_parallel_rank",
+                )
+            working = [c for c in working if self._fleet.rank(c) == rank]
+        accepting = [c for c in working if c.accepting]
+        if not accepting:
+            if working:
+                raise EngineDrainingError("no engine takes new requests: all are draining")
+            raise self.nobody(rank, now)
+        free = [c for c in accepting if len(c.requests) < self._admissions[c.link].in_flight]
+        if not free:
+            raise OverloadedError(
+                f"every engine holds its limit of {self._admissions[accepting[0].link].in_flight} "
+                "unfinished requests of this client; wait for some to finish"
+            )
+        by_rank = {self._fleet.rank(c): c for c in free}
+        clients = max(c.live_clients for c in free)
+        return by_rank[
+            self._balancer.choose({r: len(c.requests) for r, c in by_rank.items()}, clients)
+        ]
+
+    def nobody(self, rank: int | None, now: float) -> EngineCoreError:
+        """Return the error that no engine (or not the one of this rank) is ready."""
+        where = self._fleet.standing(now) or "none has an address"
+        error: EngineCoreError
+        if self._fleet.last_errors():
+            error = EngineDeadError(f"no engine is alive: {where}", engine=rank)
+        else:
+            error = EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
+        if self._fleet.outdated(now):
+            error.retryable = False
+        return error

@@ -1,0 +1,1 @@
+"""What applications hold: the clients, their options, their streams."""

@@ -1,0 +1,99 @@
+"""The optional parameters of clients, and what their arguments must be."""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from enginecore_client._core.native_options import NativeOptions
+from enginecore_client._core.routing import LoadScore
+from enginecore_client._faces.sequences import TextTokenizer
+from enginecore_client._launch.command import EngineCommand, LaunchOptions
+from enginecore_client.errors import RequestRejectedError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+READY_TIMEOUT: Final = 600.0
+"""Seconds within which every engine must be ready, unless the caller says otherwise."""
+
+NATIVE_DEFAULTS: Final = NativeOptions()
+LAUNCH_DEFAULTS: Final = LaunchOptions()
+
+
+class SharedOptions(TypedDict, total=False):
+    """The optional parameters of every multiprocess client; MPClient says what they are."""
+
+    client_name: str
+    registry: "CollectorRegistry | None"
+    ready_timeout: float
+    min_ready: int | None
+    retry: bool
+    engine_ranks: Sequence[int] | None
+    lockstep: bool
+    tokenizer: TextTokenizer | None
+    load_score: LoadScore
+    native: NativeOptions
+    engine_command: EngineCommand | Sequence[str] | None
+    launch: LaunchOptions
+
+
+class ClientOptions(SharedOptions, total=False):
+    """The same, and the client's place among others."""
+
+    client_count: int
+    client_index: int
+
+
+class EngineOptions(ClientOptions, total=False):
+    """The same, and how many engines there are."""
+
+    data_parallel_size: int | None
+
+
+def check_place(client_count: int, client_index: int) -> None:
+    """Refuse a place among clients that cannot be.
+
+    Raises:
+        RequestRejectedError: `field` names the culprit.
+    """
+    if type(client_count) is not int or client_count < 1:
+        raise wrong("client_count", client_count, "1 or more, the number of clients")
+    if type(client_index) is not int or not 0 <= client_index < client_count:
+        raise wrong(
+            "client_index", client_index, f"0 to {client_count - 1}; raise client_count if need be"
+        )
+
+
+def check_min_ready(count: int | None) -> None:
+    """Refuse a number of engines to wait for that cannot be.
+
+    Raises:
+        RequestRejectedError: it cannot.
+    """
+    if count is not None and (type(count) is not int or count < 1):
+        raise wrong("min_ready", count, "1 or more engines, or None for all")
+
+
+def check_seconds(field: str, seconds: float) -> None:
+    """Refuse what is no time span.
+
+    Raises:
+        RequestRejectedError: it is none.
+    """
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise wrong(field, seconds, "seconds, 0 or more")
+
+
+def check_ids(request_ids: Sequence[str]) -> None:
+    """Refuse what are no request ids; a single string would be taken for its characters.
+
+    Raises:
+        RequestRejectedError: they are none.
+    """
+    plain = isinstance(request_ids, Collection) and not isinstance(request_ids, str | bytes)
+    if not plain or not all(isinstance(name, str) for name in request_ids):
+        raise wrong("request_ids", request_ids, "a list of request ids")
+
+
+def wrong(field: str, value: Any, allowed: str) -> RequestRejectedError:
+    """Return the error for an argument that is wrong."""
+    return RequestRejectedError(f"{field}: got {value!r}, allowed: {allowed}", field=field)

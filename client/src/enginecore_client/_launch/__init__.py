@@ -1,0 +1,1 @@
+"""Engines started by a client: their command, processes, handshake and coordinator."""

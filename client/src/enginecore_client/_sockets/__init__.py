@@ -1,0 +1,1 @@
+"""ZMQ's sockets: towards engine servers, for engines that dial in, for the coordinator."""
