@@ -25,18 +25,6 @@ def tiny_torch_config(model: Path, **fields: Any) -> ServerConfig:
     )
 
 
-@pytest.fixture(scope="module", params=["stub", "torch"])
-def pod(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[Pod]:
-    """A pod of the module, ready; once with each engine."""
-    config = (
-        stub_config("--stats", "--tokens", "100000", "--token-seconds", "0.002")
-        if request.param == "stub"
-        else tiny_torch_config(tiny_llama)
-    )
-    with Pod(config) as started:
-        yield started.wait_ready()
-
-
 @pytest.fixture
 def make_pod(tiny_llama: Path) -> Iterator[Callable[..., Pod]]:
     """Return a function that starts a pod of this test, with the stub engine unless told."""

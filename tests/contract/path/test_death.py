@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from enginecore_client.errors import EngineDeadError, EngineNotReadyError
 from enginecore_wire.contract import LivenessConfig
@@ -84,56 +83,6 @@ def test_every_pending_call_fails_within_a_second(
     if name != "server":
         assert pod.process.wait(timeout=10) == 1
         eventually(lambda: not any(map(alive, orphans)), deadline=2)
-
-
-def test_torch_engine_killed_amid_streams(
-    make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
-) -> None:
-    pod = make_pod(torch=True)
-    face = make_face(client_addresses([pod]))
-    streams = [face.generate([i + 1, 2, 3], params(1500)) for i in range(STREAMS)]
-    for stream in streams:
-        assert next(stream).new_token_ids
-    calls = [threads.submit(list, stream) for stream in streams]
-    os.kill(victim(pod, "engine"), signal.SIGKILL)
-    killed = time.monotonic()
-    assert {type(call.exception(timeout=10)) for call in calls} == {EngineDeadError}
-    assert time.monotonic() - killed <= BUDGET_SECONDS
-
-
-@pytest.mark.parametrize("order", ["dead", "die"])
-def test_engine_that_reports_its_death_or_just_exits(
-    order: str, make_face: Make, make_pod: Callable[..., Pod], threads: ThreadPoolExecutor
-) -> None:
-    pod = make_pod("--ignore")
-    face = make_face(client_addresses([pod]))
-    calls = pending_calls(face, threads, pod)
-    calls.append(threads.submit(face.call, "collective_rpc", order))
-    assert {type(call.exception(timeout=10)) for call in calls} == {EngineDeadError}
-    assert pod.process.wait(timeout=10) == 1
-
-
-def test_one_engine_of_two_dies_and_the_other_goes_on(
-    make_face: Make, make_pod: Callable[..., Pod], registry: CollectorRegistry
-) -> None:
-    pods = [make_pod("--tokens", "400", "--token-seconds", "0.005", rank=rank) for rank in (0, 1)]
-    face = make_face(client_addresses(pods), registry=registry)
-    streams = [face.generate([1, 2, 3], params(400), data_parallel_rank=rank) for rank in (0, 1)]
-    for stream in streams:
-        next(stream)
-    pods[0].kill()
-    with pytest.raises(EngineDeadError) as dead:
-        list(streams[0])
-    assert dead.value.engine == 0
-    assert sum(len(output.new_token_ids) for output in streams[1]) == 399
-    assert len(list(face.generate([1, 2, 3], params(4)))) == 4
-    ready = [
-        registry.get_sample_value(
-            "enginecore_client_engine_ready", {"model_name": "stub", "engine": str(rank)}
-        )
-        for rank in (0, 1)
-    ]
-    assert ready == [0, 1]
 
 
 def test_frozen_pod_is_given_up_within_five_seconds_and_used_again_once_it_thaws(

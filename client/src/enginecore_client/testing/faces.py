@@ -48,11 +48,14 @@ class Face(Protocol):
             TimeoutError: there was none within `timeout` seconds.
         """
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests."""
+    def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests; return the ids of those that had not ended."""
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call an engine's method by name."""
+
+    def control(self, name: str, *args: Any) -> Any:
+        """Run a control operation, the client's own method; return its result."""
 
     def abandon(self, seconds: float, method: str, *args: Any, **options: Any) -> None:
         """Call an engine's method, and stop waiting for its reply after `seconds`.
@@ -97,13 +100,18 @@ class BlockingFace:
         outputs: EngineCoreOutputs = self.client.get_output(**timed)
         return outputs
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests."""
-        self.client.abort_requests(request_ids)
+    def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests; see Face."""
+        aborted: list[str] = self.client.abort_requests(request_ids)
+        return aborted
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call an engine's method by name."""
         return self.client.call_utility(method, *args, **options)
+
+    def control(self, name: str, *args: Any) -> Any:
+        """Run a control operation."""
+        return getattr(self.client, name)(*args)
 
     def abandon(self, seconds: float, method: str, *args: Any, **options: Any) -> None:
         """Call a method and stop waiting; see Face."""
@@ -195,13 +203,18 @@ class AsyncFace:
         )
         return outputs
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests."""
-        self._run(self.client.abort_requests_async(request_ids))
+    def abort(self, request_ids: Sequence[str]) -> list[str]:
+        """End requests; see Face."""
+        aborted: list[str] = self._run(self.client.abort_requests_async(request_ids))
+        return aborted
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call an engine's method by name."""
         return self._run(self.client.call_utility_async(method, *args, **options))
+
+    def control(self, name: str, *args: Any) -> Any:
+        """Run a control operation."""
+        return self._run(getattr(self.client, f"{name}_async")(*args))
 
     def abandon(self, seconds: float, method: str, *args: Any, **options: Any) -> None:
         """Cancel a call that is under way; see Face."""

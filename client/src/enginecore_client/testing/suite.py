@@ -112,6 +112,7 @@ class ContractTests:
     def test_together(self, running: Running, behaviour: Behaviour[Running]) -> None:
         """A behaviour of a client and engines that other behaviours use, too."""
         behaviour.run(running)
+        running.wait_forgotten()
 
     def test_alone(self, ground: Ground, behaviour: Behaviour[Ground]) -> None:
         """A behaviour that starts engines of its own."""

@@ -23,6 +23,8 @@ ANY: Final = range(1, 1 << 16)
 ONE: Final = range(1, 2)
 SEVERAL: Final = range(2, 1 << 16)
 
+IN_FLIGHT: Final = "enginecore_client_requests_in_flight"
+
 T = TypeVar("T")
 
 
@@ -99,6 +101,11 @@ class Running:
     def wait_idle(self) -> None:
         """Return once no engine holds a block for a request any more."""
         eventually(lambda: self.face.call("reset_prefix_cache") is True, "engines are idle")
+
+    def wait_forgotten(self) -> None:
+        """Return once the client holds no request any more."""
+        ranks = range(self.cell.ranks)
+        eventually(lambda: not any(self.gauge(IN_FLIGHT, rank) for rank in ranks), "books empty")
 
     def gauge(self, name: str, rank: int = 0) -> float | None:
         """Return the value that the client exports for an engine, None if there is none."""

@@ -13,11 +13,12 @@ from enginecore_wire.outputs import FinishReason
 
 @shared()
 def abort_ends_a_stream(run: Running) -> None:
-    """`abort_requests` ends a stream with reason ABORT, and the engine's work on it."""
+    """`abort_requests` ends a stream with reason ABORT, and the engine's work on it; it returns
+    the ids that had not ended."""
     stream = run.face.generate(list(PROMPT), run.long, request_id="long")
     first = next(stream)
     assert first.finish_reason is None
-    run.face.abort(["long", "unknown"])
+    assert run.face.abort(["long", "unknown"]) == ["long"]
     rest = list(stream)
     assert [output.finish_reason for output in rest if output.finish_reason is not None] == [
         FinishReason.ABORT
@@ -66,7 +67,7 @@ def abort_after_the_end(run: Running) -> None:
     """Aborting what has ended, or never was, changes nothing: the id can be used again."""
     for _ in range(2):
         assert len(run.read(3, request_id="done")) == 3
-        run.face.abort(["done", "never there"])
+        assert run.face.abort(["done", "never there"]) == []
     run.collect(request("done", 3))
     run.face.abort(["done"])
     assert len(tokens(run.collect(request("done", 3))["done"])) == 3

@@ -31,11 +31,17 @@ ABANDONED_SECONDS: Final = 0.1
 
 @shared()
 def calls_have_results(run: Running) -> None:
-    """Calls return what the engine returns, in the type that the operation declares."""
-    assert "generate" in run.face.call("get_supported_tasks")
+    """Operations return what the engine returns, in the type that they declare; so do calls by
+    name, as it came."""
+    assert "generate" in run.face.control("get_supported_tasks")
     for method in ("is_sleeping", "is_scheduler_paused"):
-        assert run.face.call(method) is False
+        assert run.face.control(method) is run.face.call(method) is False
+    assert run.face.control("list_loras") == set()
     assert run.face.call("list_loras") == []
+    assert run.face.control("reset_prefix_cache") is True
+    assert run.face.control("pause_scheduler", "keep", False) is None
+    assert run.face.control("is_scheduler_paused") is True
+    assert run.face.control("resume_scheduler") is None
 
 
 @shared(needs=frozenset({Trait.ECHOES}))
@@ -60,7 +66,7 @@ def nested_values_come_back(run: Running) -> None:
 def failed_call_harms_nothing(run: Running) -> None:
     """A call that fails in the engine raises what the engine says, and the next one works."""
     with pytest.raises(UtilityError, match="pin_lora") as failed:
-        run.face.call("pin_lora", 7)
+        run.face.control("pin_lora", 7)
     assert failed.value.engine in range(run.cell.ranks)
     assert run.face.call("is_sleeping") is False
     assert run.serves()

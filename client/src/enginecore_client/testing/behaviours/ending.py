@@ -43,6 +43,7 @@ def closing_ends_everything(ground: Ground) -> None:
             for stream in (read, unread):
                 with pytest.raises(ClientClosedError):
                     list(stream)
+                stream.close()  # type: ignore[attr-defined]
             del dropped
             assert isinstance(waiting.exception(PATIENCE_SECONDS), ClientClosedError)
         for ask in (
