@@ -23,7 +23,7 @@ BACK_OFF_SECONDS = 3
 SCRATCH = "scratch"
 OVERFLOW = f"open('/{SCRATCH}/fill', 'wb').write(bytes(8 << 20))"
 KUBELET_SECONDS = 90.0
-"""The kubelet measures volumes once a minute at most and looks at them every ten seconds."""
+"""The kubelet measures volumes, and ten seconds later at most looks at them."""
 
 
 @pytest.fixture(scope="module")
