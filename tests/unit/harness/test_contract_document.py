@@ -1,5 +1,6 @@
 """docs/contract-suite.md shows the tables the contract suite is made from, and all of it is run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,11 @@ def test_every_behaviour_has_a_sentence_and_a_name_of_its_own() -> None:
     behaviours = [*SHARED, *OWN]
     assert len({each.name for each in behaviours}) == len(behaviours) > 40
     assert [each.name for each in behaviours if not each.asks.endswith(".")] == []
+
+
+def test_every_name_in_the_document_is_a_behaviour() -> None:
+    start = LINES.index("| vLLM's tests ask for | here |")
+    rows = [line for line in LINES[start + 2 : start + 9] if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])}
+    assert len(named) >= 17
+    assert named <= {each.name for each in (*SHARED, *OWN)}

@@ -57,6 +57,7 @@ class EngineUnderTest:
         vocab_size: token ids from this one on are refused; None if nobody knows.
         long_tokens: as many take it at least half a second, and its context holds them.
         start_seconds: within which it is ready.
+        sharing: how many of them clients share that do not start their own.
         traits: what it does that not every engine does.
     """
 
@@ -68,6 +69,7 @@ class EngineUnderTest:
     vocab_size: int | None = None
     long_tokens: int = 900
     start_seconds: float = 60.0
+    sharing: int = 1
     traits: frozenset[Trait] = frozenset()
 
     def server_config(self, rank: int) -> ServerConfig:

@@ -45,7 +45,7 @@ class Face(Protocol):
         """Return the next message.
 
         Raises:
-            TimeoutError: there was none within `timeout` seconds.
+            TimeoutError: there was none within `timeout` seconds (WAIT_SECONDS if None).
         """
 
     def abort(self, request_ids: Sequence[str]) -> list[str]:
@@ -96,7 +96,8 @@ class BlockingFace:
 
     def get_output(self, timeout: float | None = None) -> EngineCoreOutputs:
         """Return the next message; see Face."""
-        timed = {"timeout": timeout} if self._timed else {}
+        seconds = WAIT_SECONDS if timeout is None else timeout
+        timed = {"timeout": seconds} if self._timed else {}
         outputs: EngineCoreOutputs = self.client.get_output(**timed)
         return outputs
 
@@ -198,8 +199,9 @@ class AsyncFace:
 
     def get_output(self, timeout: float | None = None) -> EngineCoreOutputs:
         """Return the next message; see Face."""
+        seconds = WAIT_SECONDS if timeout is None else timeout
         outputs: EngineCoreOutputs = self._run(
-            asyncio.wait_for(self.client.get_output_async(), timeout)
+            asyncio.wait_for(self.client.get_output_async(), seconds), seconds + WAIT_SECONDS
         )
         return outputs
 

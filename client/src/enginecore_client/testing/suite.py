@@ -8,8 +8,8 @@ A test module says which engines it is about:
 """
 
 import importlib.util
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -31,6 +31,8 @@ from enginecore_client.testing.deployments import (
 from enginecore_client.testing.engines import EngineUnderTest
 
 SERVER: Final = "enginecore_server"
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -98,16 +100,17 @@ class ContractTests:
 
     Attributes:
         place: the cell.
+        shared, own: what is asked in it.
     """
 
     place: ClassVar[Place]
+    shared: ClassVar[Sequence[Behaviour[Running]]]
+    own: ClassVar[Sequence[Behaviour[Ground]]]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Spread each test over the behaviours that apply here."""
-        table: Sequence[Behaviour[Any]] = SHARED if "running" in metafunc.fixturenames else OWN
-        place = self.place
-        chosen = [each for each in table if each.applies(place.cell, place.engine)]
-        metafunc.parametrize("behaviour", chosen, ids=[each.name for each in chosen])
+        """Spread each test over the behaviours that are asked here."""
+        asked = self.shared if "running" in metafunc.fixturenames else self.own
+        metafunc.parametrize("behaviour", asked, ids=[each.name for each in asked])
 
     def test_together(self, running: Running, behaviour: Behaviour[Running]) -> None:
         """A behaviour of a client and engines that other behaviours use, too."""
@@ -120,32 +123,45 @@ class ContractTests:
 
 
 def contract_tests(
-    engines: Sequence[EngineUnderTest], makes: Makes | None = None
-) -> dict[str, object]:
+    engines: Sequence[EngineUnderTest],
+    makes: Makes | None = None,
+    asks: Callable[[Cell, str], bool] = lambda _cell, _behaviour: True,
+) -> dict[str, Any]:
     """Return what a test module needs in its namespace: a class for each cell.
 
     Args:
         engines: which engines the module is about.
         makes: classes of clients in place of the usual ones, by the table's names; other
             clients are then left out.
+        asks: whether a behaviour (its name) is asked in a cell, where it applies.
     """
     places = [place for engine in engines for place in places_of(engine, makes)]
-    names: dict[str, object] = {
+    names: dict[str, Any] = {
         "deployments": deployments,
         "running": running,
         "ground": ground,
     }
     for place in places:
-        name = f"Test{place.cell.name}"
-        names[name] = type(name, (ContractTests,), {"place": place})
+        names[f"Test{place.cell.name}"] = _tests_of(place, asks)
     return names
+
+
+def _tests_of(place: Place, asks: Callable[[Cell, str], bool]) -> type[ContractTests]:
+    def asked(table: Sequence[Behaviour[T]]) -> list[Behaviour[T]]:
+        cell, engine = place.cell, place.engine
+        return [each for each in table if each.applies(cell, engine) and asks(cell, each.name)]
+
+    members: dict[str, Any] = {"place": place, "shared": asked(SHARED), "own": asked(OWN)}
+    if not members["own"]:
+        members["test_alone"] = None
+    return type(f"Test{place.cell.name}", (ContractTests,), members)
 
 
 def places_of(engine: EngineUnderTest, makes: Makes | None = None) -> list[Place]:
     """Return the cells of an engine that can be tried here."""
     cells = [
         cell
-        for cell in cells_of(engine.name)
+        for cell in cells_of(engine.name, sharing=engine.sharing)
         if _possible(cell.way, engine) and cell.client in (makes or CLIENT_CLASSES)
     ]
 
