@@ -69,6 +69,7 @@ class EngineCore:
         self._steps = 0
         self._clear_when_drained = False
         self._pending: dict[int, list[EngineCoreOutput]] = defaultdict(list)
+        self._aborted: dict[int, list[str]] = defaultdict(list)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Take a request in.
@@ -82,31 +83,30 @@ class EngineCore:
                 f"request_id: {request.request_id!r} is running; use an id of your own per request"
             )
         params = admit(request, self.limits)
-        if request.abort_immediately:
-            self._pending[request.client_index].append(
-                _ended(request.request_id, FinishReason.ABORT)
-            )
-            return
         self._order += 1
         self._scheduler.add(Tokens(request, params, self._order), self._clock())
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        """Forget requests; unknown ids are ignored and no output follows."""
+        """Forget requests; unknown ids are ignored and no output follows.
+
+        The next step reports the load without them, and their ends where ends are reported.
+        """
         for request_id in request_ids:
-            if self._scheduler.finish(request_id) is not None:
-                self._runner.forget(request_id)
+            sequence = self._forget(request_id)
+            if sequence is not None:
+                self._aborted[sequence.client_index].append(request_id)
 
     def abort_all(self) -> None:
         """End every request; the next step's outputs say ABORT for each."""
         for sequence in self._scheduler:
-            self.abort_requests([sequence.request_id])
+            self._forget(sequence.request_id)
             self._pending[sequence.client_index].append(
                 _ended(sequence.request_id, FinishReason.ABORT)
             )
 
     def has_work(self) -> bool:
         """Say whether a step would compute or report anything."""
-        return bool(self._pending) or self._scheduler.has_work
+        return bool(self._pending or self._aborted) or self._scheduler.has_work
 
     @property
     def num_in_service(self) -> int:
@@ -124,6 +124,7 @@ class EngineCore:
         results = self._runner.run(batch)
         self._scheduler.advance(batch)
         by_client, self._pending = self._pending, defaultdict(list)
+        aborted, self._aborted = self._aborted, defaultdict(list)
         for item, result in zip(batch, results, strict=True):
             output = self._postprocess(item.sequence, result)
             if output is not None:
@@ -133,10 +134,14 @@ class EngineCore:
         if self._clear_when_drained:
             self.clear_cache_when_drained()
         now = self._clock()
-        messages = {client: self._message(outputs, now) for client, outputs in by_client.items()}
+        clients = dict.fromkeys([*by_client, *(aborted if self._options.report_finished else ())])
+        messages = {
+            client: self._message(by_client.get(client, []), aborted.get(client, []), now)
+            for client in clients
+        }
         first = next(iter(messages.values()), None)
         if first is None:
-            first = messages[0] = self._message([], now)
+            first = messages[0] = self._message([], [], now)
         first.scheduler_stats = self.stats()
         return messages
 
@@ -224,13 +229,23 @@ class EngineCore:
         )
         if end is not None:
             output.finish_reason, output.stop_reason = end
-            self.abort_requests([sequence.request_id])
+            self._forget(sequence.request_id)
         return output
 
-    def _message(self, outputs: list[EngineCoreOutput], now: float) -> EngineCoreOutputs:
+    def _forget(self, request_id: str) -> Tokens | None:
+        """Drop a request; return it, or None if there is no such request."""
+        sequence = self._scheduler.finish(request_id)
+        if sequence is not None:
+            self._runner.forget(request_id)
+        return sequence
+
+    def _message(
+        self, outputs: list[EngineCoreOutput], aborted: list[str], now: float
+    ) -> EngineCoreOutputs:
         finished = None
         if self._options.report_finished:
-            finished = [o.request_id for o in outputs if o.finish_reason is not None] or None
+            ended = [o.request_id for o in outputs if o.finish_reason is not None]
+            finished = [*ended, *aborted] or None
         return EngineCoreOutputs(
             self._options.rank, outputs, timestamp=now, finished_requests=finished
         )

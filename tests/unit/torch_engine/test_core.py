@@ -1,5 +1,6 @@
 """The EngineCore in this process, over a tiny model: what it takes, ends, outputs."""
 
+import time
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -171,19 +172,46 @@ def test_outputs_by_client(model: Path) -> None:
     assert second[0].outputs[0].prefill_stats is None
 
 
-def test_aborting_says_nothing(core: EngineCore) -> None:
+def test_aborting_is_followed_by_the_load_alone(core: EngineCore) -> None:
     core.add_request(request("a", PROMPT, max_tokens=100))
     assert core.step()[0].outputs[0].request_id == "a"
+    core.abort_requests(["a", "unknown"])
+    messages = core.step()
+    assert list(messages) == [0]
+    assert messages[0].outputs == []
+    assert messages[0].finished_requests is None
+    stats = messages[0].scheduler_stats
+    assert stats is not None
+    assert (stats.num_running_reqs, stats.num_waiting_reqs) == (0, 0)
+    assert core.step() == {}
     core.abort_requests(["a"])
     assert not core.has_work()
-    assert core.step() == {}
 
 
-def test_abort_immediately(core: EngineCore) -> None:
+def test_aborted_ids_are_listed_where_ends_are(model: Path) -> None:
+    built = build_engine(
+        EngineConfig(model=model, threads=1), CoreOptions(report_finished=True), time.monotonic
+    )
+    core = built.core
+    for client in (1, 2):
+        asked = request(f"r{client}", PROMPT, max_tokens=3)
+        asked.client_index = client
+        core.add_request(asked)
+    core.step()
+    core.abort_requests(["r1"])
+    messages = core.step()
+    assert {client: message.finished_requests for client, message in messages.items()} == {
+        1: ["r1"], 2: None,
+    }  # fmt: skip
+    assert messages[1].outputs == []
+    assert core.step()[2].finished_requests == ["r2"]
+
+
+def test_abort_immediately_is_refused(core: EngineCore) -> None:
     asked = request("a", PROMPT)
     asked.abort_immediately = True
-    (output,) = run(core, asked)["a"]
-    assert (output.new_token_ids, output.finish_reason) == ([], FinishReason.ABORT)
+    with pytest.raises(ValueError, match="abort_immediately"):
+        core.add_request(asked)
 
 
 @pytest.mark.parametrize("chunk", [2048, 7])
