@@ -203,9 +203,12 @@ def interrupt() -> Any:
         timers.append(timer)
         timer.start()
 
+    # A shell starts background jobs with SIGINT ignored, and Python then raises nothing.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield press
     for timer in timers:
         timer.join()
+    signal.signal(signal.SIGINT, before)
 
 
 WAITING: dict[str, Callable[[SyncMPClient], Any]] = {
