@@ -181,10 +181,8 @@ class FakeEngineCore:
         if not self.paused and self._pause != "keep":
             self._compute(by_client)
         messages = {client: EngineCoreOutputs(0, each) for client, each in by_client.items()}
-        if self.settings.stats:
-            for message in messages.values():
-                message.scheduler_stats = self.stats()
-                break
+        if messages and self.settings.stats:
+            next(iter(messages.values())).scheduler_stats = self.stats()
         return messages
 
     def call(self, method: str, args: Sequence[Any]) -> Any:

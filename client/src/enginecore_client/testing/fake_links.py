@@ -40,12 +40,17 @@ class FakeLinks:
 
     Args:
         rank: the engine's data-parallel rank.
+
+    Attributes:
+        inputs, outputs: a socket for each client.
+        coordinated: whether anybody counts on load reports and lists of finished requests.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.inputs: list[Socket] = []
         self.outputs: list[Socket] = []
+        self.coordinated = False
         self.poller = zmq.Poller()
         self._context: zmq.Context[Any] = zmq.Context()
         self._identity = engine_identity(rank)
@@ -88,6 +93,7 @@ class FakeLinks:
             return False
         if addresses.coordinator_output is not None:
             self._reports = self._dial(addresses.coordinator_output, zmq.PUSH)
+            self.coordinated = True
         ready = msgspec.msgpack.encode(self._payload(addresses, settings))
         for address in addresses.inputs:
             self.inputs.append(self._dial(address, zmq.DEALER))
@@ -127,11 +133,6 @@ class FakeLinks:
         if client < 0:
             raise LookupError(f"client {client}")
         self.outputs[client].send_multipart(self._encoder.encode(outputs))
-
-    @property
-    def coordinated(self) -> bool:
-        """Whether anybody counts on load reports and lists of finished requests."""
-        return self._reports is not None
 
     def report(self, outputs: EngineCoreOutputs) -> None:
         """Tell the coordinator, which there must be."""

@@ -103,7 +103,8 @@ class FakeLoop:
                 ended = [o.request_id for o in message.outputs if o.finish_reason is not None]
                 message.finished_requests = ended or None
             self.send(client, message)
-        self._reply_deferred()
+        if self._deferred and not self.core.num_in_service:
+            self._reply_deferred()
 
     def take(self, frames: Sequence[bytes]) -> bool:
         """Handle one message; say whether it could be read, as otherwise it is the last."""
@@ -161,11 +162,10 @@ class FakeLoop:
             self._reply(call, UtilityOutput(call.call_id, None, UtilityResult(None, value)))
 
     def _reply_deferred(self) -> None:
-        """Answer the calls that wait for the requests in service to end."""
-        if self._deferred and not self.core.num_in_service:
-            calls, self._deferred = self._deferred, []
-            for call in calls:
-                self._reply(call, UtilityOutput(call.call_id, None, UtilityResult(None, None)))
+        """Answer the calls that waited for the requests in service to end."""
+        calls, self._deferred = self._deferred, []
+        for call in calls:
+            self._reply(call, UtilityOutput(call.call_id, None, UtilityResult(None, None)))
 
     def _reply(self, call: UtilityCall, output: UtilityOutput) -> None:
         self.send(call.client_index, EngineCoreOutputs(utility_output=output))
