@@ -62,7 +62,7 @@ class RepetitionDetection(msgspec.Struct, omit_defaults=True):
     min_count: int = 0
 
 
-class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
+class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     """How tokens are chosen and when a request ends; a map with its non-default keys only.
 
     The engine has no tokenizer: it stops at the end-of-sequence token only if
@@ -170,7 +170,7 @@ class KvHints(msgspec.Struct):
     actions: list[KvHintAction]
 
 
-class EngineCoreRequest(msgspec.Struct, array_like=True):
+class EngineCoreRequest(msgspec.Struct, array_like=True, gc=False):
     """One generation (or pooling) request: the body of ADD, 22 positions in layout C.
 
     Engines need exactly one of `sampling_params` and `pooling_params`, and ids that are

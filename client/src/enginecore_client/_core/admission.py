@@ -26,7 +26,7 @@ from enginecore_wire.requests import (
 )
 from enginecore_wire.tensors import Tensor
 from enginecore_wire.translation import not_carried, request_encoder
-from enginecore_wire.validation import check_request, checked_decoder, decode_problem, shown
+from enginecore_wire.validation import RequestReader, check_request, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
 _LAST_RANK: Final = 65535
@@ -52,7 +52,7 @@ class Admission:
             hidden_size=ready.hidden_size,
             modalities=frozenset(ready.modalities),
         )
-        self._decoder = checked_decoder(self._limits.vocab_size)
+        self._reader = RequestReader(self._limits.vocab_size)
         self._encoder = MsgpackEncoder()
         self._dialect = dialect
         self._writer = request_encoder(dialect)
@@ -79,7 +79,7 @@ class Admission:
         )
         try:
             frames = self._encoder.encode(complete)
-            sent = self._decoder.decode(frames[0], frames[1:])
+            sent = self._reader.read(complete, frames)
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.books import CallRecord, Outgoing, RequestRecord
-from enginecore_client._core.states import FINAL, Channel, Move, State
+from enginecore_client._core.states import FINAL, WORKING, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError
 from enginecore_wire.control import ControlMessage, Ready, Reject
 from enginecore_wire.dialects import NATIVE
@@ -34,10 +34,12 @@ class Connection(ABC):
     def __init__(self, link: int, endpoint: Endpoint, routing_id: bytes, now: float) -> None:
         self.link = link
         self.endpoint = endpoint
+        self.place = endpoint.key
         self.routing_id = routing_id
         self.opened_at = now
         self.state = State.CONNECTING
         self.ended = False
+        self.works = False
         self.since = now
         self.refusal: Reject | None = None
         self.name_error = ""
@@ -115,7 +117,7 @@ class Connection(ABC):
         self._end(Move.GONE, EngineDeadError(f"the engine is gone: {reason}"), now)
 
     def _end(self, move: Move, error: EngineCoreError, now: float) -> None:
-        if self.state not in FINAL:
+        if not self.ended:
             self.error = error
             self._move(move, now)
 
@@ -124,6 +126,7 @@ class Connection(ABC):
         if state is not None and (state is not self.state or move is Move.PHASE):
             self.state = state
             self.ended = state in FINAL
+            self.works = state in WORKING
             self.since = now
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.connection import Connection, Opening, Transport
 from enginecore_client._core.events import Action, Close, Open, Subscribe
-from enginecore_client._core.states import WORKING, State
+from enginecore_client._core.states import State
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Ready, RejectCode
 
@@ -79,11 +79,11 @@ class Fleet:
 
     def is_current(self, connection: Connection) -> bool:
         """Say whether new requests may ever go to this connection."""
-        return self._current.get(connection.endpoint.key) == connection.link
+        return self._current.get(connection.place) == connection.link
 
     def successor(self, connection: Connection) -> Connection | None:
         """Return the connection that is now in the place of this one."""
-        return self.connections.get(self._current.get(connection.endpoint.key, -1))
+        return self.connections.get(self._current.get(connection.place, -1))
 
     def holder(self, rank: int) -> Connection | None:
         """Return the connection that has the place of a rank now, ready or not."""
@@ -106,14 +106,14 @@ class Fleet:
         choices = [ready.rank, connection.endpoint.index, *range(len(taken) + 1)]
         rank: int = next(choice for choice in choices if choice not in taken)
         self._ranks[connection.link] = rank
-        self._failures.pop(connection.endpoint.key, None)
-        self._last_error.pop(connection.endpoint.key, None)
+        self._failures.pop(connection.place, None)
+        self._last_error.pop(connection.place, None)
         return rank
 
     def working(self) -> list[Connection]:
         """Return the current connections that are Ready or Draining, in rank order."""
-        found = [c for c in self.connections.values() if c.state in WORKING and self.is_current(c)]
-        return sorted(found, key=self.rank)
+        found = [c for c in self.connections.values() if c.works and self.is_current(c)]
+        return sorted(found, key=self.rank) if len(found) > 1 else found
 
     def expects(self, rank: int) -> bool:
         """Say whether an address stands for this rank."""
@@ -137,7 +137,7 @@ class Fleet:
 
     def lost(self, connection: Connection, now: float) -> None:
         """Close a connection that ended, and plan another one to the same address."""
-        key = connection.endpoint.key
+        key = connection.place
         current = self.is_current(connection)
         self.close(connection, farewell=connection.state is State.LOST)
         if current:
@@ -172,9 +172,9 @@ class Fleet:
                 and now - connection.opened_at >= RESOLVE_AGAIN_SECONDS
                 and self.is_current(connection)
             ):
-                del self._current[connection.endpoint.key]
+                del self._current[connection.place]
                 self.close(connection, farewell=False)
-                self._open(connection.endpoint.key, now)
+                self._open(connection.place, now)
 
     def last_errors(self) -> list[EngineCoreError] | None:
         """Return why each engine was lost, or None if some engine was never lost."""
@@ -193,7 +193,7 @@ class Fleet:
                 error = self._last_error.get(key)
                 reason = error.message if error else "not connected"
                 lines.append(f"rank {endpoint.index} at {endpoint.input_address}: {reason}")
-            elif connection.state not in WORKING:
+            elif not connection.works:
                 lines.append(f"rank {self.rank(connection)} at {connection.describe(now)}")
         return lines
 

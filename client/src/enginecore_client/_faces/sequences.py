@@ -207,6 +207,8 @@ def sequences_of(
         return [Sequence(0, request, mailbox, None, drop)]
     _check_strings(params, tokenizer)
     count = _count(params)
+    if count == 1 and tokenizer is None:
+        return [Sequence(0, request, mailbox, None, drop)]
     try:
         if tokenizer is not None:
             params = tokenizer.complete(params)

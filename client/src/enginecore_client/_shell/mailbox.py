@@ -107,7 +107,7 @@ class TaskMailbox(Generic[T]):
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
         self._end: EngineCoreError | None = None
 
     def put(self, item: T) -> None:
@@ -163,7 +163,7 @@ class TaskMailbox(Generic[T]):
 
     def _wake(self) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters.pop(0)
             if not waiter.done():
                 waiter.set_result(None)
                 return
