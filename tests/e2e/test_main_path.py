@@ -112,10 +112,11 @@ def test_client_metrics_over_http_tell_each_engine(
         def busy() -> bool:
             seen = scrape()
             running = [seen.get(("vllm:num_requests_running", rank)) for rank in "01"]
-            return running == [2.0, 1.0]
+            # A request counts as soon as it is there; blocks are taken in the step after.
+            usage = [seen.get(("vllm:kv_cache_usage_perc", rank), 0.0) for rank in "01"]
+            return running == [2.0, 1.0] and all(share > 0 for share in usage)
 
         eventually(busy, "the gauges tell each engine's load", 20)
-        assert all(scrape()["vllm:kv_cache_usage_perc", rank] > 0 for rank in "01")
         for ending in endings:
             ending.result(60)
         seen = scrape()
