@@ -101,4 +101,5 @@ def _references(node: ast.AST) -> Iterator[str]:
         case ast.keyword(arg=str()):
             yield str(node.arg)
         case ast.Constant(value=str()):
-            yield str(node.value)
+            # The name of a fixture, or the path of what a program imports: package.module.Class.
+            yield re.split(r"[.:]", str(node.value))[-1]

@@ -70,6 +70,7 @@ def test_tests_use_all_that_was_written_for_them() -> None:
         ("@pytest.fixture\ndef a(): pass", ["a"]),
         ("@pytest.fixture\ndef a(): pass\ndef test_it(a): pass", []),
         ("@pytest.fixture\ndef a(): pass\npytest.mark.usefixtures('a')", []),
+        ("class A: pass\nrun('--worker', 'package.module.A')", []),
         ("@pytest.fixture(autouse=True)\ndef a(): pass", []),
         ("def test_it(): pass\ndef pytest_configure(): pass", []),
         ("async def a(): pass\nf(b=a)", []),
