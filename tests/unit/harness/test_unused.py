@@ -7,6 +7,8 @@ import pytest
 
 from support.unused import Definition, find_unused
 
+pytestmark = pytest.mark.timeout(300)  # every source is parsed
+
 ROOT = Path(__file__).resolve().parents[3]
 FOR_TESTS = ROOT / "client/src/enginecore_client/testing"
 FOR_CALLERS = {
