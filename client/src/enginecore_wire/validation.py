@@ -7,7 +7,6 @@ request and RequestLimits alone; that ids are unique is for the holder of the re
 """
 
 import re
-from collections.abc import Sequence
 from math import isfinite
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -41,9 +40,6 @@ REQUIRED_POSITIONS: Final = 9
 
 GENERATION_TASKS: Final = frozenset({"generate", "transcription", "realtime"})
 LATE_INTERACTION_MODES: Final = ("cache_query", "score_doc")
-_FEW: Final = 100
-"""Token ids that are read back as fast as they are checked."""
-
 SHOWN_CHARACTERS: Final = 80
 """Of a wrong value, in an error."""
 
@@ -66,58 +62,20 @@ def checked_decoder(
     """
     if not same_requests(dialect):
         return request_decoder(dialect, vocab_size)
-    return MsgpackDecoder(_checked(list[_token(vocab_size)] | None))  # type: ignore[misc]
-
-
-def _checked(token_ids: Any) -> type[EngineCoreRequest]:
-    """Return the type of requests whose first positions are required, with another type of
-    token ids."""
     required: list[tuple[str, Any]] = [
         (field.name, field.type)
         for field in msgspec.structs.fields(EngineCoreRequest)[:REQUIRED_POSITIONS]
     ]
-    required[1] = ("prompt_token_ids", token_ids)
-    return msgspec.defstruct(  # type: ignore[return-value]
+    required[1] = ("prompt_token_ids", token_ids_type(vocab_size) | None)
+    checked = msgspec.defstruct(
         "EngineCoreRequest", required, bases=(EngineCoreRequest,), array_like=True
     )
+    return MsgpackDecoder(checked)  # type: ignore[arg-type]
 
 
-def _token(vocab_size: int) -> Any:
-    return Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)]
-
-
-class RequestReader:
-    """Reads requests back that were just encoded, as the engine will read them.
-
-    The prompt's token ids are not decoded, as they are what takes time: those in the request
-    itself are checked. What is wrong is told by the decoder all the same.
-
-    Args:
-        vocab_size: token ids run from 0 to `vocab_size` - 1.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        self._decoder = checked_decoder(vocab_size)
-        self._others = MsgpackDecoder(_checked(msgspec.Raw))
-        self._token_ids = list[_token(vocab_size)]  # type: ignore[misc]
-
-    def read(self, request: EngineCoreRequest, frames: Sequence[Buffer]) -> EngineCoreRequest:
-        """Return what `frames`, the encoded `request`, say; its token ids are the request's own.
-
-        Raises:
-            msgspec.DecodeError: it is not what an engine takes.
-        """
-        body, aux = frames[0], frames[1:]
-        token_ids = request.prompt_token_ids
-        if type(token_ids) is not list or len(token_ids) < _FEW:
-            return self._decoder.decode(body, aux)
-        try:
-            read = self._others.decode(body, aux)
-            msgspec.convert(token_ids, self._token_ids)
-        except msgspec.DecodeError:
-            return self._decoder.decode(body, aux)
-        read.prompt_token_ids = token_ids
-        return read
+def token_ids_type(vocab_size: int) -> Any:
+    """Return the type of lists of token ids from 0 to `vocab_size` - 1."""
+    return list[Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)]]
 
 
 def decode_problem(

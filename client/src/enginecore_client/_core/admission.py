@@ -8,6 +8,7 @@ import msgspec
 
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.calls import check_call
+from enginecore_wire.checker import RequestChecker
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Ready
 from enginecore_wire.dialects import NATIVE, Dialect
@@ -26,7 +27,7 @@ from enginecore_wire.requests import (
 )
 from enginecore_wire.tensors import Tensor
 from enginecore_wire.translation import not_carried, request_encoder
-from enginecore_wire.validation import RequestReader, check_request, decode_problem, shown
+from enginecore_wire.validation import decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
 _LAST_RANK: Final = 65535
@@ -52,9 +53,10 @@ class Admission:
             hidden_size=ready.hidden_size,
             modalities=frozenset(ready.modalities),
         )
-        self._reader = RequestReader(self._limits.vocab_size)
+        self._checker = RequestChecker(self._limits)
         self._encoder = MsgpackEncoder()
         self._dialect = dialect
+        self._translates = dialect != NATIVE
         self._writer = request_encoder(dialect)
 
     def request(
@@ -79,7 +81,7 @@ class Admission:
         )
         try:
             frames = self._encoder.encode(complete)
-            sent = self._reader.read(complete, frames)
+            problem = self._checker.problem(complete, frames)
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:
@@ -89,14 +91,13 @@ class Admission:
                 field=field,
                 request_ids=[request.request_id],
             ) from error
-        problem = check_request(sent, self._limits_of(request), tokens_checked=True)
         if problem is not None:
             raise rejected(problem, request.request_id)
-        if self._dialect != NATIVE:
+        if self._translates:
             frames = self._translated(complete, request.request_id)
         message: Frames = [RequestType.ADD, *frames]
         self._check_size(message, request.request_id)
-        return message, prompt_length(sent)
+        return message, prompt_length(complete)
 
     def call(self, call_id: int, method: str, args: list[Any]) -> Frames:
         """Return the frames of a utility call.
@@ -156,14 +157,8 @@ class Admission:
         room = self._limits.max_model_len - prompt_length(request)
         return msgspec.structs.replace(params, max_tokens=max(room, 1))
 
-    def _limits_of(self, request: EngineCoreRequest) -> RequestLimits:
-        pooling = request.pooling_params
-        if pooling is None or pooling.task is None:
-            return self._limits
-        return msgspec.structs.replace(self._limits, tasks=self._limits.tasks | {pooling.task})
-
     def _check_size(self, message: Frames, request_id: str | None) -> None:
-        largest = max(len(frame) for frame in message)
+        largest = max(map(len, message))
         if largest > self._frame_bytes:
             raise RequestRejectedError(
                 f"a frame of {largest} bytes is over this engine's limit of "
@@ -236,18 +231,16 @@ def check_types(request: EngineCoreRequest) -> None:
     _expect("request_id", request.request_id, str)
     refuse_text(request.prompt_token_ids)
     sampling, hints = request.sampling_params, request.kv_hints
-    for field, value, kind in (
-        ("sampling_params", sampling, SamplingParams),
-        ("pooling_params", request.pooling_params, PoolingParams),
-        ("kv_hints", hints, KvHints),
-    ):
-        if value is not None:
-            _expect(field, value, kind)
-    if sampling is not None and sampling.structured_outputs is not None:
-        _expect(
-            "sampling_params.structured_outputs", sampling.structured_outputs, StructuredOutputs
-        )
+    if sampling is not None:
+        _expect("sampling_params", sampling, SamplingParams)
+        if sampling.structured_outputs is not None:
+            _expect(
+                "sampling_params.structured_outputs", sampling.structured_outputs, StructuredOutputs
+            )
+    if request.pooling_params is not None:
+        _expect("pooling_params", request.pooling_params, PoolingParams)
     if hints is not None:
+        _expect("kv_hints", hints, KvHints)
         _expect("kv_hints.actions", hints.actions, list)
         for index, action in enumerate(hints.actions):
             _expect(f"kv_hints.actions[{index}]", action, KvHintAction)

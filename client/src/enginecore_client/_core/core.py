@@ -422,18 +422,27 @@ class ClientCore:
 
     def take_actions(self) -> list[Action]:
         """Return what the shell has to do with sockets, in order."""
-        actions, self._fleet.actions = self._fleet.actions, []
+        actions = self._fleet.actions
+        if not actions:
+            return []
+        self._fleet.actions = []
         return actions
 
     def take_sendable(self) -> list[Connection]:
         """Return the connections that may have frames to send."""
-        links, self._sendable = self._sendable, set()
+        links = self._sendable
+        if not links:
+            return []
+        self._sendable = set()
         connections = self._fleet.connections
         return [connections[link] for link in links if link in connections]
 
     def take_events(self) -> list[Event]:
         """Return what happened, in order."""
-        events, self._ledger.events = self._ledger.events, []
+        events = self._ledger.events
+        if not events:
+            return []
+        self._ledger.events = []
         return events
 
     def _miss_loads(self) -> None:

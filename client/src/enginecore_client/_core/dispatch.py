@@ -85,6 +85,9 @@ class Dispatcher:
 
     def _choose(self, rank: int | None, now: float) -> Connection:
         working = self._fleet.working()
+        if rank is None and len(working) == 1 and self._is_free(working[0]):
+            self._balancer.chose(self._fleet.rank(working[0]))
+            return working[0]
         if rank is not None:
             if not self._fleet.expects(rank):
                 known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
@@ -98,7 +101,7 @@ class Dispatcher:
             if working:
                 raise EngineDrainingError("no engine takes new requests: all are draining")
             raise self.nobody(rank, now)
-        free = [c for c in accepting if len(c.requests) < self._admissions[c.link].in_flight]
+        free = [c for c in accepting if self._is_free(c)]
         if not free:
             raise OverloadedError(
                 f"every engine holds its limit of {self._admissions[accepting[0].link].in_flight} "
@@ -109,6 +112,11 @@ class Dispatcher:
         return by_rank[
             self._balancer.choose({r: len(c.requests) for r, c in by_rank.items()}, clients)
         ]
+
+    def _is_free(self, connection: Connection) -> bool:
+        """Say whether an engine takes requests and has room for one."""
+        admission = self._admissions[connection.link]
+        return connection.accepting and len(connection.requests) < admission.in_flight
 
     def nobody(self, rank: int | None, now: float) -> EngineCoreError:
         """Return the error that no engine (or not the one of this rank) is ready."""

@@ -90,17 +90,7 @@ class Balancer(Generic[K]):
                 unfinished requests on each; not empty.
             client_count: how many clients share the engines now.
         """
-        chosen = (
-            next(iter(in_flight))
-            if len(in_flight) == 1
-            else self._cheapest(in_flight, max(client_count, self._client_count))
-        )
-        self._chosen[chosen] = self._chosen.get(chosen, 0) + 1
-        self._turn += 1
-        return chosen
-
-    def _cheapest(self, in_flight: Mapping[K, int], count: int) -> K:
-        """Return the best of several engines, shared by `count` clients."""
+        count = max(client_count, self._client_count)
         engines = list(in_flight)
         first = len(engines) * self._client_index // self._client_count + self._turn
         order = (engines[(first + i) % len(engines)] for i in range(len(engines)))
@@ -111,4 +101,11 @@ class Balancer(Generic[K]):
             waiting = load.waiting + unreported * count
             return self._score(in_flight[engine], load._replace(waiting=waiting), count)
 
-        return min(order, key=cost)
+        chosen = min(order, key=cost)
+        self.chose(chosen)
+        return chosen
+
+    def chose(self, engine: K) -> None:
+        """Take note of which engine gets the next request."""
+        self._chosen[engine] = self._chosen.get(engine, 0) + 1
+        self._turn += 1

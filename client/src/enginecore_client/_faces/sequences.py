@@ -156,6 +156,8 @@ def build_request(
             request says itself.
     """
     if isinstance(prompt, EngineCoreRequest):
+        if sampling_params is None and request_id is None and data_parallel_rank is None:
+            return prompt
         for field, value in (
             ("sampling_params", sampling_params),
             ("request_id", request_id),
@@ -241,6 +243,8 @@ def _reader(tokenizer: TextTokenizer | None, params: SamplingParams) -> TextRead
 
 def _count(params: SamplingParams) -> int:
     n, seed = params.n, params.seed
+    if type(n) is int and n == 1:
+        return 1
     if type(n) is not int or not 1 <= n <= MAX_SEQUENCES:
         raise _refused("n", n, f"1 to {MAX_SEQUENCES}")
     if n > 1 and params.temperature < GREEDY_BELOW:
@@ -252,6 +256,8 @@ def _count(params: SamplingParams) -> int:
 
 def _check_strings(params: SamplingParams, tokenizer: TextTokenizer | None) -> None:
     """Refuse strings that nobody here could find or avoid; engines do not."""
+    if not params.stop and not params.bad_words:
+        return
     for name, value, done in (
         ("stop", params.stop, False),
         ("bad_words", params.bad_words, bool(params.bad_words_token_ids)),

@@ -17,6 +17,8 @@ class BackgroundResources(ABC):
     it is collected, when its construction fails, and when the interpreter ends.
     """
 
+    turns = False
+
     def __init__(self) -> None:
         self.driver: Driver | None = None
 

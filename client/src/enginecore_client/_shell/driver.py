@@ -28,6 +28,7 @@ from enginecore_client._core.events import (
     LoadsMissed,
     Open,
     Reported,
+    RequestAdded,
     RequestEnded,
     Subscribe,
 )
@@ -55,6 +56,9 @@ _LOG = logging.getLogger("enginecore_client")
 
 SWEEP_SECONDS: Final = 0.1
 """How often time passes for the core, and every socket is looked at once."""
+
+TOGETHER: Final = 32
+"""Requests of one turn of a loop that wait for one another."""
 
 LAST_BURSTS: Final = 256
 """What came before a connection broke is read first; other engines may go on sending."""
@@ -114,6 +118,7 @@ class Driver:
         self.on_change: Callable[[], None] = _nothing
         self.pending_messages = PendingMessages()
         self._process = os.getpid()
+        self._held = 0
         self._metrics = metrics
         self._inbox = inbox
         self._watcher = watcher
@@ -173,6 +178,7 @@ class Driver:
 
     def pump(self) -> None:
         """Carry out what the core wants, send what it has, tell of what happened."""
+        self._held = 0
         self._act()
         while connections := self.core.take_sendable():
             for connection in connections:
@@ -185,6 +191,22 @@ class Driver:
         for event in events:
             self._tell(event)
         self.on_change()
+
+    def _pump_in_turn(self) -> None:
+        """Send the first of a turn's requests at once, and those that follow it together: to
+        wake ZMQ's thread takes longer than to send."""
+        if 0 < self._held < TOGETHER:
+            self._held += 1
+            return
+        self.pump()
+        if self._watcher.turns:
+            self._held = 1
+            self._watcher.again(self._end_turn)
+
+    def _end_turn(self) -> None:
+        if self._held > 1:
+            self.pump()
+        self._held = 0
 
     def staged(self, rank: int, stage: str) -> None:
         """Take note how far a launched engine has come; may be called from any thread."""
@@ -206,7 +228,7 @@ class Driver:
         now = self.clock()
         deadline = deadline_after(timeout, now, "deadline")
         record = self.core.add(request, sink, now, deadline=deadline, retry=retry)
-        self.pump()
+        self._pump_in_turn()
         return record
 
     def abort(self, request_ids: Sequence[str]) -> list[str]:
@@ -338,6 +360,8 @@ class Driver:
                         sink.put(output)
                 if event.queued is not None:
                     self._inbox.put(event.queued)
+            case RequestAdded():
+                return
             case RequestEnded(_, record, error):
                 if record.sink is not None:
                     record.sink.put(error)

@@ -11,6 +11,8 @@ from enginecore_client._sockets.resources import Socket
 class LoopResources(BackgroundResources):
     """Sockets on a loop, and everything to close them once; holds no client."""
 
+    turns = True
+
     def __init__(self) -> None:
         super().__init__()
         self.loop: asyncio.AbstractEventLoop | None = None

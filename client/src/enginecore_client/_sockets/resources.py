@@ -44,7 +44,12 @@ Socket = zmq.Socket[bytes]
 
 
 class Watcher(Protocol):
-    """How a shell learns that a socket has something to read."""
+    """How a shell learns that a socket has something to read.
+
+    `turns` says whether it is a loop, where `again` calls back when the turn is over.
+    """
+
+    turns: bool
 
     def watch(self, socket: Socket, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `socket` may have something to read."""

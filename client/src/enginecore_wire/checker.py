@@ -1,0 +1,110 @@
+"""The checks of a request that this side is about to send, in as little time as they allow.
+
+A front end sends many requests that differ in their names and prompts alone. What was approved
+once, these apart, is known by its encoding and not looked at again; of a prompt, the token ids are
+checked where they are. All else, and whatever may be wrong, goes the long way.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_wire.codec import Buffer
+from enginecore_wire.problems import FieldProblem, RequestLimits
+from enginecore_wire.requests import EngineCoreRequest
+from enginecore_wire.validation import (
+    MAX_REQUEST_ID,
+    check_request,
+    checked_decoder,
+    token_ids_type,
+)
+
+MOST_APPROVED: Final = 512
+"""How many encodings are kept; a front end with more kinds of requests starts anew."""
+
+
+class RequestChecker:
+    """Holds requests to what one engine can take. Not safe across threads.
+
+    Args:
+        limits: what the engine can take.
+    """
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self._longest = limits.max_model_len - 1
+        if limits.prompt_tokens:
+            self._longest = min(self._longest, limits.prompt_tokens)
+        self._decoder = checked_decoder(limits.vocab_size)
+        self._prompt = msgspec.defstruct(
+            "Prompt", [("token_ids", token_ids_type(limits.vocab_size))], array_like=True
+        )
+        self._encoder = msgspec.msgpack.Encoder()
+        self._approved: set[bytes] = set()
+
+    def problem(self, request: EngineCoreRequest, frames: Sequence[Buffer]) -> FieldProblem | None:
+        """Return the first thing wrong with a request that was encoded as `frames`, or None.
+
+        Raises:
+            msgspec.DecodeError: no engine can read it.
+        """
+        rest = self._rest(request)
+        if rest in self._approved and self._is_named(request) and self._is_prompted(request):
+            return None
+        sent = self._decoder.decode(frames[0], frames[1:])
+        problem = check_request(sent, self._limits_of(sent), tokens_checked=True)
+        if problem is None and rest is not None:
+            if len(self._approved) >= MOST_APPROVED:
+                self._approved.clear()
+            self._approved.add(rest)
+        return problem
+
+    def _rest(self, request: EngineCoreRequest) -> bytes | None:
+        """Return the encoding of a request without its names, times and token ids; None if what is
+        right about it depends on the prompt, or if it has tensors."""
+        params: Any = request.sampling_params
+        if (
+            params is None
+            or request.prompt_embeds is not None
+            or request.mm_features is not None
+            or params.prompt_logprob_token_ids is not None
+            or params.routed_experts_prompt_start != 0
+        ):
+            return None
+        rest = msgspec.structs.replace(
+            request, request_id="", external_req_id="", arrival_time=0.0, prompt_token_ids=None
+        )
+        try:
+            return self._encoder.encode(rest)
+        except TypeError:
+            return None
+
+    def _is_named(self, request: EngineCoreRequest) -> bool:
+        name, outer, at = request.request_id, request.external_req_id, request.arrival_time
+        return (
+            type(name) is str
+            and type(outer) is str
+            and type(at) is float
+            and 0 < len(name) <= MAX_REQUEST_ID
+            and len(outer) <= MAX_REQUEST_ID
+            and 0.0 <= at < inf
+        )
+
+    def _is_prompted(self, request: EngineCoreRequest) -> bool:
+        token_ids = request.prompt_token_ids
+        if type(token_ids) is not list or not 0 < len(token_ids) <= self._longest:
+            return False
+        try:
+            msgspec.convert((token_ids,), self._prompt)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    def _limits_of(self, request: EngineCoreRequest) -> RequestLimits:
+        """Return the limits, the task of a pooling request taken for one of the engine's."""
+        pooling = request.pooling_params
+        if pooling is None or pooling.task is None:
+            return self._limits
+        return msgspec.structs.replace(self._limits, tasks=self._limits.tasks | {pooling.task})
