@@ -14,7 +14,7 @@ from support.eventually import eventually
 from support.process import Process
 from support.vllm_environment import RUN_VARIABLES
 
-START_SECONDS = 240.0
+START_SECONDS = 480.0
 ANSWER_SECONDS = 120.0
 SERVED_NAME = "smollm2"
 
@@ -49,8 +49,12 @@ class VllmApi(Process):
         return f"http://127.0.0.1:{self.port}"
 
     def wait_ready(self) -> "VllmApi":
-        """Return once it answers requests."""
-        eventually(self._healthy, "vllm serve answers", deadline=START_SECONDS, interval=0.1)
+        """Return once it answers requests; whatever is raised shows the end of its log."""
+        try:
+            eventually(self._healthy, "vllm serve answers", deadline=START_SECONDS, interval=0.1)
+        except Exception as error:
+            error.add_note(self.tail())
+            raise
         return self
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:

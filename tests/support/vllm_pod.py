@@ -8,7 +8,7 @@ from enginecore_wire.contract import LivenessConfig, ModelConfig, RuntimeConfig,
 from support.pod import LOOPBACK, Pod
 from support.vllm_environment import RUN_VARIABLES
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 PATIENT = LivenessConfig(grace_seconds=1.0)
 ENGINE_TITLE = b"EngineCore"
 """Part of the name that vLLM gives the process of its engine."""

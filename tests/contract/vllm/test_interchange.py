@@ -14,7 +14,7 @@ from support.vllm_engines import ENVIRONMENT, EngineRoom, EngineSet
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.may_leak("processes", "threads", "sockets", reason="engines are shared"),
 ]
 

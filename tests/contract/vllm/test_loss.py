@@ -16,7 +16,7 @@ from support.vllm_engines import RANKS, EngineRoom, EngineSet
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.may_leak("processes", "threads", "sockets", reason="engines are shared"),
 ]
 

@@ -19,7 +19,7 @@ from support.vllm_environment import RUN_VARIABLES
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.may_leak("processes", "threads", "sockets", reason="one front end for the module"),
 ]
 
