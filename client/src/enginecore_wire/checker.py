@@ -7,7 +7,7 @@ checked where they are. All else, and whatever may be wrong, goes the long way.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -38,8 +38,17 @@ class RequestChecker:
         if limits.prompt_tokens:
             self._longest = min(self._longest, limits.prompt_tokens)
         self._decoder = checked_decoder(limits.vocab_size)
-        self._prompt = msgspec.defstruct(
-            "Prompt", [("token_ids", token_ids_type(limits.vocab_size))], array_like=True
+        self._own = msgspec.defstruct(
+            "Own",
+            [
+                (
+                    "request_id",
+                    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REQUEST_ID)],
+                ),
+                ("external_req_id", Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)]),
+                ("token_ids", token_ids_type(limits.vocab_size)),
+            ],
+            array_like=True,
         )
         self._encoder = msgspec.msgpack.Encoder()
         self._approved: set[bytes] = set()
@@ -51,7 +60,7 @@ class RequestChecker:
             msgspec.DecodeError: no engine can read it.
         """
         rest = self._rest(request)
-        if rest in self._approved and self._is_named(request) and self._is_prompted(request):
+        if rest in self._approved and self._own_is_right(request):
             return None
         sent = self._decoder.decode(frames[0], frames[1:])
         problem = check_request(sent, self._limits_of(sent), tokens_checked=True)
@@ -81,23 +90,16 @@ class RequestChecker:
         except TypeError:
             return None
 
-    def _is_named(self, request: EngineCoreRequest) -> bool:
-        name, outer, at = request.request_id, request.external_req_id, request.arrival_time
-        return (
-            type(name) is str
-            and type(outer) is str
-            and type(at) is float
-            and 0 < len(name) <= MAX_REQUEST_ID
-            and len(outer) <= MAX_REQUEST_ID
-            and 0.0 <= at < inf
-        )
-
-    def _is_prompted(self, request: EngineCoreRequest) -> bool:
-        token_ids = request.prompt_token_ids
+    def _own_is_right(self, request: EngineCoreRequest) -> bool:
+        """Say whether what is this request's own is surely right: its names, time and token ids."""
+        at, token_ids = request.arrival_time, request.prompt_token_ids
+        if type(at) is not float or not 0.0 <= at < inf:
+            return False
         if type(token_ids) is not list or not 0 < len(token_ids) <= self._longest:
             return False
+        own = request.request_id, request.external_req_id, token_ids
         try:
-            msgspec.convert((token_ids,), self._prompt)
+            msgspec.convert(own, self._own)
         except msgspec.ValidationError:
             return False
         return True

@@ -71,7 +71,7 @@ class Admission:
         """
         complete = msgspec.structs.replace(
             request,
-            prompt_embeds=_embeds(request),
+            prompt_embeds=None if request.prompt_embeds is None else _embeds(request),
             request_id=internal_id,
             external_req_id=request.external_req_id or request.request_id,
             client_index=self._slot,
@@ -167,15 +167,13 @@ class Admission:
             )
 
 
-def _embeds(request: EngineCoreRequest) -> Tensor | None:
+def _embeds(request: EngineCoreRequest) -> Tensor:
     """Return the prompt's embeddings with torch's name of their dtype, as engines want it.
 
     Raises:
         RequestRejectedError: they are no array, or one that cannot travel.
     """
     given: Any = request.prompt_embeds
-    if given is None:
-        return None
     try:
         return Tensor.of(given).with_torch_dtype()
     except _UNSENDABLE as error:

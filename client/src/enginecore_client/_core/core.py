@@ -457,7 +457,8 @@ class ClientCore:
         record.request.current_wave = self.waves.current_wave
         connection = self._dispatcher.send(record, now)
         self._sendable.add(connection.link)
-        self._announce(self.waves.added(self._fleet.rank(connection), now))
+        if self.waves.lockstep:
+            self._announce(self.waves.added(self._fleet.rank(connection), now))
 
     def _announce(self, message: bytes | None) -> None:
         if message is not None:

@@ -1,5 +1,6 @@
 """The outputs of one request, as the callers of `generate` read them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,14 +20,13 @@ Abort = Callable[[RequestRecord], None]
 """Ends a request."""
 
 
-class _Stream:
+class _Stream(ABC):
     """What both streams have in common: their sequences, and when all of them have ended.
 
     Args:
         request: what `generate` was asked for.
         tokenizer: for text and stop strings, if the client has one.
         mailbox: what is read.
-        abort: ends a request now; of the thread or loop that reads.
         drop: ends a request soon; may be called anywhere.
     """
 
@@ -38,21 +38,18 @@ class _Stream:
         request: EngineCoreRequest,
         tokenizer: TextTokenizer | None,
         mailbox: Mailbox,
-        abort: Abort,
         drop: Abort,
     ) -> None:
+        self._name = request.request_id
         self._sequences = sequences_of(request, tokenizer, mailbox, drop)
         self._ended = False
-        self._name = request.request_id
-        self._sink = mailbox
-        self._abort = abort
         self._drop = drop
         self._left = len(self._sequences)
-        self._plain = tokenizer is None and self._left == 1
+        self._sink = mailbox if tokenizer is None and self._left == 1 else None
         self._wholes: list[Whole] | None = None
         params = request.sampling_params
-        self._kind = params.output_kind if params is not None else OutputKind.DELTA
-        if self._kind in (OutputKind.CUMULATIVE, OutputKind.FINAL_ONLY):
+        self._kind = OutputKind.DELTA if params is None else params.output_kind
+        if self._kind != OutputKind.DELTA:
             self._wholes = [Whole(self._kind) for _ in self._sequences]
 
     @property
@@ -81,7 +78,7 @@ class _Stream:
         """Send every sequence, or none."""
         try:
             for sequence in self._sequences:
-                sink = self._sink if self._plain else sequence
+                sink = sequence if self._sink is None else self._sink
                 sequence.record = add(sequence.request, sink)
         except BaseException:
             self._end(self._abort)
@@ -110,6 +107,10 @@ class _Stream:
         except ValueError as error:
             self._end(self._abort)
             raise ProtocolMismatchError(f"outputs of the engine: {error}") from error
+
+    @abstractmethod
+    def _abort(self, record: RequestRecord) -> None:
+        """End a request now; of the thread or loop that reads."""
 
     def _end(self, abort: Abort) -> None:
         """Have every sequence that was sent ended; ended ones ignore it."""
@@ -141,7 +142,8 @@ class SyncStream(_Stream):
         mailbox: ThreadMailbox[Any] | None = None,
     ) -> None:
         self._mailbox: ThreadMailbox[Any] = ThreadMailbox() if mailbox is None else mailbox
-        super().__init__(request, tokenizer, self._mailbox, abort, drop)
+        self._end_now = abort
+        super().__init__(request, tokenizer, self._mailbox, drop)
 
     def start(self, add: Add) -> None:
         """Send the request; nothing may be delivered before this returns.
@@ -164,6 +166,9 @@ class SyncStream(_Stream):
     def close(self) -> None:
         """Abort the request unless it has ended."""
         self._end(self._abort)
+
+    def _abort(self, record: RequestRecord) -> None:
+        self._end_now(record)
 
     def __enter__(self) -> "SyncStream":
         return self
@@ -197,7 +202,7 @@ class AsyncStream(_Stream):
         self._retry = retry
         self._started = False
         self._failure: EngineCoreError | None = None
-        super().__init__(request, tokenizer, self._mailbox, driver.abort_record, driver.drop_record)
+        super().__init__(request, tokenizer, self._mailbox, driver.drop_record)
 
     def start(self) -> None:
         """Send the request; an error is raised by the first read."""
@@ -206,6 +211,9 @@ class AsyncStream(_Stream):
             self._start(self._add)
         except EngineCoreError as error:
             self._failure = error
+
+    def _abort(self, record: RequestRecord) -> None:
+        self._driver.abort_record(record)
 
     def _add(self, request: EngineCoreRequest, sink: Any) -> RequestRecord:
         return self._driver.add(request, sink, self._timeout, retry=self._retry)

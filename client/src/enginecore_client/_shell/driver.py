@@ -226,7 +226,7 @@ class Driver:
     ) -> RequestRecord:
         """Send a request; see ClientCore.add. `timeout` is in seconds from now."""
         now = self.clock()
-        deadline = deadline_after(timeout, now, "deadline")
+        deadline = None if timeout is None else deadline_after(timeout, now, "deadline")
         record = self.core.add(request, sink, now, deadline=deadline, retry=retry)
         self._pump_in_turn()
         return record

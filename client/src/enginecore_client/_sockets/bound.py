@@ -39,8 +39,8 @@ _SOURCE: Final = 0
 """The two sockets are read together: what is told of one concerns the other."""
 
 LOOK_SECONDS: Final = 0.05
-"""How often the ROUTER is looked at although nothing woke anybody for it; engines send there
-once in their life, and a look costs as much as an output."""
+"""How often the ROUTER is looked at although nothing woke anybody for it, as sending may take the
+wake-up; engines send there once in their life, and a look costs as much as an output."""
 
 _WATCHED: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _FIRST: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -152,8 +152,6 @@ class BoundSocketSet:
         last = len(frames) - 1
         for index, frame in enumerate(frames):
             send(frame, _FIRST if index < last else _LAST, isinstance(frame, bytes))
-        if int(self._sockets[Channel.INPUT].getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._watcher.again(self._announced)  # sending may have taken the wake-up
         return True
 
     def messages(self, source: int) -> Iterator[tuple[int, Channel, list[Frame]]]:  # noqa: ARG002
