@@ -59,6 +59,11 @@ class Connection(ABC):
         """Say whether a new request may go here."""
         return self.state is State.READY
 
+    @property
+    def waits_to_send(self) -> bool:
+        """Say whether there may be frames to send."""
+        return bool(self.outbox)
+
     @abstractmethod
     def connected(self, channel: Channel, now: float) -> None:
         """Take note that the engine's end of a socket is there (again)."""

@@ -317,8 +317,10 @@ class ClientCore:
         self._delivery.receive(connection, frames, now)
         if connection.ended:
             self._endings.lost(connection, now)
-        elif connection.outbox or not connection.requests:
+            return
+        if connection.waits_to_send:
             self._sendable.add(link)
+        if not connection.requests:
             self._endings.close_retired()
 
     def take_outputs(self, link: int, message: EngineCoreOutputs, now: float) -> None:

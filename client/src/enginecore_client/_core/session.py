@@ -85,6 +85,11 @@ class PodConnection(Connection):
         """Return the pod's timers, or the defaults until READY."""
         return self.ready.timers if self.ready else Timers()
 
+    @property
+    def waits_to_send(self) -> bool:
+        """Say whether there may be frames to send."""
+        return bool(self._greetings or self.outbox)
+
     def connected(self, channel: Channel, now: float) -> None:
         """Take note that the ZMQ handshake of one socket succeeded (again)."""
         if self.ready is not None and self.broken_at is None:
