@@ -112,3 +112,17 @@ def test_a_stop_string_counts_as_stop() -> None:
     assert watched.value(f"{PREFIX}requests_total", reason="stop") == 1
     assert watched.value(f"{PREFIX}requests_total", reason="cancelled") is None
     assert watched.value(f"{PREFIX}e2e_request_latency_seconds_count") == 1
+
+
+def test_the_first_token_counts_as_such_when_two_messages_come_at_once() -> None:
+    watched = Watched("a")
+    link = watched.link
+    watched.add()
+    pod = link.pod("a")
+    link.now += 0.5
+    events = link.token(pod, 0, 1)
+    events += link.token(pod, 0, 2)
+    watched.see(events)
+    assert watched.value(f"{PREFIX}time_to_first_token_seconds_sum") == 0.5
+    assert watched.value(f"{PREFIX}time_to_first_token_seconds_count") == 1
+    assert watched.value(f"{PREFIX}inter_token_latency_seconds_count") == 1
