@@ -112,6 +112,8 @@ class NativeCoordinator:
                 self._back.send(READY)
         elif frames[0][:1] == _UNSUBSCRIBED:
             self._subscribed -= 1
+        if not self._open:
+            logger.info("%d of %d engines are there", self._subscribed, self._engines)
 
     def _take_report(self, frames: list[bytes]) -> None:
         try:

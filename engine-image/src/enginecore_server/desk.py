@@ -135,7 +135,7 @@ class ClientDesk:
         self.tell(session, replies.ready(self._state, session))
         # Loads are told when they change: without this, an idle engine would look unknown.
         load = self._state.load.current(self._state.in_flight)
-        self.tell(session, replies.stats(self._state, load))
+        self.tell(session, replies.stats(self._state, load, time.monotonic()))
         if self._state.phases.phase is Phase.DRAINING:
             self.tell(session, replies.draining(self._state))
 

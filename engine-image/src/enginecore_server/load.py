@@ -19,12 +19,12 @@ class EngineLoad:
 
     def __init__(self) -> None:
         self._stats: SchedulerStats | None = None
-        self.timestamp = 0.0
+        self._timestamp = 0.0
 
     def report(self, stats: SchedulerStats, timestamp: float) -> None:
         """Take stats from the engine; `timestamp` is its monotonic clock in seconds."""
         self._stats = stats
-        self.timestamp = timestamp
+        self._timestamp = timestamp
 
     def current(self, in_flight: int) -> SchedulerStats:
         """Return the state now, with `in_flight` unfinished requests."""
@@ -33,6 +33,13 @@ class EngineLoad:
         if self._stats is None:
             return SchedulerStats(num_running_reqs=in_flight)
         return self._stats
+
+    def timestamp(self, in_flight: int, now: float) -> float:
+        """Return the time that `current` is of: the engine's where it said so, else `now`.
+
+        Both are the host's monotonic clock, in seconds.
+        """
+        return now if in_flight == 0 or self._stats is None else self._timestamp
 
 
 class Throttle:

@@ -68,11 +68,11 @@ def pong(state: ServerState, session: Session, sequence: int) -> Pong:
     )
 
 
-def stats(state: ServerState, scheduler_stats: SchedulerStats) -> Stats:
-    """Return STATS."""
+def stats(state: ServerState, scheduler_stats: SchedulerStats, now: float) -> Stats:
+    """Return STATS; `now` is the host's monotonic clock in seconds."""
     return Stats(
         engine_index=state.config.rank,
-        timestamp=state.load.timestamp,
+        timestamp=state.load.timestamp(state.in_flight, now),
         scheduler_stats=scheduler_stats,
     )
 

@@ -184,9 +184,9 @@ class EngineServer:
     def _publish_load(self, now: float) -> None:
         stats = self._state.load.current(self._state.in_flight)
         if self._stats.due(stats, now):
-            self._desk.tell_all(replies.stats(self._state, stats))
+            self._desk.tell_all(replies.stats(self._state, stats, now))
         if self._reports is not None and self._report.due(stats, now):
-            self._reports.send(stats, self._state.load.timestamp, now)
+            self._reports.send(stats, self._state.load.timestamp(self._state.in_flight, now), now)
 
     def _asked_to_stop(self) -> None:
         if self._leaving:

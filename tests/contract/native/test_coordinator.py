@@ -48,6 +48,10 @@ class Peers:
         self._reports = self._context.socket(zmq.PUSH)
         self._reports.connect(addresses["output"])
 
+    def until_logged(self, text: str) -> None:
+        """Return once the coordinator's last words are `text`."""
+        eventually(lambda: self.process.log[-1].endswith(text), text)
+
     def engine(self, rank: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.XSUB)
         socket.setsockopt(zmq.ROUTING_ID, engine_identity(rank))
@@ -101,8 +105,9 @@ def test_engines_wait_until_all_are_there() -> None:
 def test_engine_that_left_while_waiting_does_not_count() -> None:
     with coordinator(2) as peers:
         crashed = peers.engine(0)
-        assert not crashed.poll(200)
+        peers.until_logged("1 of 2 engines are there")
         crashed.close(0)
+        peers.until_logged("0 of 2 engines are there")
         again = peers.engine(0)
         assert not again.poll(300)
         assert received(peers.engine(1)) == [b"READY"]

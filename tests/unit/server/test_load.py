@@ -13,7 +13,15 @@ def test_the_newest_stats_are_shown() -> None:
     load.report(SchedulerStats(), 1.0)
     load.report(BUSY, 2.0)
     assert load.current(5) == BUSY
-    assert load.timestamp == 2.0
+    assert load.timestamp(5, 9.0) == 2.0
+
+
+@pytest.mark.parametrize("in_flight", [0, 4])
+def test_what_the_engine_did_not_say_is_of_now(in_flight: int) -> None:
+    load = EngineLoad()
+    assert load.timestamp(in_flight, 9.0) == 9.0
+    load.report(BUSY, 2.0)
+    assert load.timestamp(0, 9.0) == 9.0
 
 
 def test_an_engine_without_requests_is_idle_whatever_it_said() -> None:

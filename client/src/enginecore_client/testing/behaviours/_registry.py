@@ -24,6 +24,7 @@ ONE: Final = range(1, 2)
 SEVERAL: Final = range(2, 1 << 16)
 
 IN_FLIGHT: Final = "enginecore_client_requests_in_flight"
+RUNNING: Final = "vllm:num_requests_running"
 
 T = TypeVar("T")
 
@@ -101,6 +102,11 @@ class Running:
     def wait_idle(self) -> None:
         """Return once no engine holds a block for a request any more."""
         eventually(lambda: self.face.call("reset_prefix_cache") is True, "engines are idle")
+
+    def wait_seen_idle(self) -> None:
+        """Return once the last loads that the client heard of are those of idle engines."""
+        ranks = range(self.cell.ranks)
+        eventually(lambda: not any(self.gauge(RUNNING, rank) for rank in ranks), "loads are seen")
 
     def wait_forgotten(self) -> None:
         """Return once the client holds no request any more."""

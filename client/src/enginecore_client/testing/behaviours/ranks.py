@@ -47,6 +47,7 @@ def load_is_shared(run: Running) -> None:
     for _ in range(ROUNDS):
         assert run.serves()
         run.wait_idle()
+        run.wait_seen_idle()
         names = [f"free-{i}" for i in range(SHARE * run.cell.ranks)]
         for name in names:
             run.face.add(request(name, run.engine.long_tokens))
