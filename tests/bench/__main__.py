@@ -19,17 +19,19 @@ import msgspec
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from support.measures import Measure, read_measures  # noqa: E402
+from support.measures import Measure, read_measures, read_reason  # noqa: E402
 
 SECTION_SECONDS = 900.0
 
 
 class Section(NamedTuple):
-    """One benchmark file that ran: its figures, or why it has none."""
+    """One benchmark file that ran: its figures, or why it has none (a failure, or something that
+    is missing)."""
 
     name: str
     measures: list[Measure]
     failure: str = ""
+    missing: str = ""
 
     @property
     def passed(self) -> bool:
@@ -64,6 +66,9 @@ def run_section(name: str, seconds: float = SECTION_SECONDS) -> Section:
         return Section(name, [], f"a figure cannot be read: {error}")
     if process.returncode:
         return Section(name, measures, f"exit status {process.returncode}")
+    missing = read_reason(output)
+    if missing is not None:
+        return Section(name, measures, missing=f"not measured: {missing}")
     return Section(name, measures, "" if measures else "no figures")
 
 
@@ -76,6 +81,8 @@ def table(done: Sequence[Section]) -> list[str]:
             bar = "" if m.bar is None else f"{sign} {number(m.bar)}"
             value = f"{number(m.value)} {m.unit}".strip()
             rows.append((section.name, m.name, value, bar, m.verdict))
+        if section.missing:
+            rows.append((section.name, section.missing, "", "", "-"))
         if section.failure:
             rows.append((section.name, section.failure, "", "", "FAIL"))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 MARK = "measure "
+MARK_MISSING = "not measured: "
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -36,6 +37,25 @@ class Measure(msgspec.Struct, frozen=True):
         """Write the figure to standard output for the driver."""
         sys.stdout.write(f"{MARK}{msgspec.json.encode(self).decode()}\n")
         sys.stdout.flush()
+
+
+class NotMeasured(msgspec.Struct, frozen=True):
+    """Why there are no figures, and what to do to have some."""
+
+    reason: str
+
+    def print(self) -> None:
+        """Write the reason to standard output for the driver."""
+        sys.stdout.write(f"{MARK_MISSING}{self.reason}\n")
+        sys.stdout.flush()
+
+
+def read_reason(output: str) -> str | None:
+    """Return why a benchmark measured nothing, None if it measured something."""
+    for line in output.splitlines():
+        if line.startswith(MARK_MISSING):
+            return line.removeprefix(MARK_MISSING)
+    return None
 
 
 def read_measures(output: str) -> list[Measure]:

@@ -21,6 +21,7 @@ MISSED = "from support.measures import Measure\nMeasure('import', 0.2, 's', bar=
 CRASHED = "raise SystemExit(3)\n"
 SILENT = "print('nothing measured')\n"
 BROKEN = "print('measure {}')\n"
+MISSING = "from support.measures import NotMeasured\nNotMeasured('needs a peer').print()\n"
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,9 @@ def test_one_section_that_fails_leaves_the_others(source: str, line: str, tmp_pa
 def test_names_choose_sections(tmp_path: Path) -> None:
     code, output = bench(tmp_path, "good", good=FIGURES, bad=CRASHED)
     assert code == 0, output
+
+
+def test_what_cannot_be_measured_is_said_and_fails_nothing(tmp_path: Path) -> None:
+    code, output = bench(tmp_path, first=MISSING, second=FIGURES)
+    assert code == 0, output
+    assert "first      not measured: needs a peer" in output
