@@ -33,6 +33,9 @@ values that pass through: engines copy and pickle those, each to a depth of its 
 TAG_NESTING: Final = MAX_NESTING + 16
 """The same for a structural tag, which wraps schemas."""
 
+WITHOUT_CHOICE: Final = frozenset({"xgrammar"})
+"""Grammar libraries for which a front end writes a choice as a grammar; engines fail at it."""
+
 SEED_MINIMUM: Final = -(2**63)
 SEED_MAXIMUM: Final = 2**63 - 1
 
@@ -194,6 +197,13 @@ def _check_structured(wanted: StructuredOutputs) -> FieldProblem | None:
         return _bad(f"{name}.json_object", "false", "true, or nil")
     if wanted.choice is not None and (not wanted.choice or not all(wanted.choice)):
         return _bad(f"{name}.choice", "an empty choice", "non-empty strings, at least one")
+    if wanted.choice is not None and wanted.backend in WITHOUT_CHOICE:
+        return _bad(
+            f"{name}.choice",
+            "a choice",
+            f"nil with {wanted.backend}, whose engines know grammars only",
+            """send grammar='root ::= "yes" | "no"' in its place""",
+        )
     for field, spec, deepest in (
         ("json", wanted.json, MAX_NESTING),
         ("structural_tag", wanted.structural_tag, TAG_NESTING),

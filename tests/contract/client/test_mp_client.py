@@ -17,6 +17,7 @@ from enginecore_client import (
     AsyncMPClient,
     ClientClosedError,
     EngineDeadError,
+    LaunchOptions,
     MPClient,
     RequestRejectedError,
     RequestTimeoutError,
@@ -125,6 +126,28 @@ def test_what_a_constructor_refuses_leaves_nothing(peer: ProtocolPeer) -> None:
     peer.ready = None
     with pytest.raises(StartupTimeoutError):
         SyncMPClient(peer.addresses, ready_timeout=0.1)
+
+
+@pytest.mark.parametrize("make", [SyncMPClient, AsyncMPClient])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("client_name", 5),
+        ("client_name", None),
+        ("registry", "x"),
+        ("retry", "no"),
+        ("lockstep", 1),
+        ("tokenizer", "gpt2"),
+        ("load_score", 0.5),
+        ("launch", LaunchOptions(host="::1")),
+    ],
+)
+def test_options_of_another_kind_are_named(
+    peer: ProtocolPeer, make: Callable[..., object], field: str, value: object
+) -> None:
+    with pytest.raises(RequestRejectedError, match=f"^{field}: ") as caught:
+        make(peer.addresses, **{field: value})
+    assert caught.value.field == field
 
 
 def test_collected_in_any_thread(peer: ProtocolPeer) -> None:

@@ -294,6 +294,15 @@ def test_a_constructor_that_fails_shuts_the_engine_down() -> None:
         InprocClient(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.parametrize("option", [{"model_name": 5}, {"registry": "x"}, {"tokenizer": "gpt2"}])
+def test_options_of_another_kind_are_named(option: dict[str, Any]) -> None:
+    engine = FakeEngineCore()
+    (field,) = option
+    with pytest.raises(RequestRejectedError, match=f"^{field}: "):
+        InprocClient(engine, **option)
+    assert engine.ended == 1
+
+
 def test_a_deadline_ends_the_request() -> None:
     engine = FakeEngineCore()
     engine.paused = True

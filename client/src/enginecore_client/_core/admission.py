@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from enginecore_client._core.grammar import in_engine_terms
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.calls import check_call
 from enginecore_wire.checker import RequestChecker
@@ -149,6 +150,9 @@ class Admission:
 
     def _sampling(self, request: EngineCoreRequest) -> Any:
         params = request.sampling_params
+        wanted = getattr(params, "structured_outputs", None)
+        if params is not None and wanted is not None:
+            params = msgspec.structs.replace(params, structured_outputs=in_engine_terms(wanted))
         if params is None or getattr(params, "max_tokens", 0) is not None:
             return params
         tokens: Any = request.prompt_token_ids

@@ -11,7 +11,7 @@ from enginecore_client._core.books import Ids, RequestRecord
 from enginecore_client._core.core import ClientCore, CoreSettings
 from enginecore_client._core.states import Channel
 from enginecore_client._faces.face import EngineCoreClient, make_metrics
-from enginecore_client._faces.options import check_ids, check_seconds
+from enginecore_client._faces.options import check_ids, check_kinds, check_seconds
 from enginecore_client._faces.sequences import TextTokenizer, build_request
 from enginecore_client._faces.streams import SyncStream
 from enginecore_client._shell.driver import Driver
@@ -51,6 +51,9 @@ class InprocClient(EngineCoreClient):
         model_name: the label of the metrics.
         registry: a prometheus_client registry for metrics; None for none.
         tokenizer: gives outputs of `generate` their text and finds stop strings; see MPClient.
+
+    Raises:
+        RequestRejectedError: an option is wrong; `field` names it.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class InprocClient(EngineCoreClient):
         self.outputs_queue: ThreadMailbox[Any] = ThreadMailbox()
         self._finalizer = weakref.finalize(self, resources)
         try:
+            check_kinds(model_name=model_name, registry=registry, tokenizer=tokenizer)
             assert self._local.engine is not None
             transport = LocalTransport(self._local, ready_of(self._local.engine, model_name))
             core = ClientCore(CoreSettings(), Ids(), time.time, time.monotonic(), transport)

@@ -17,6 +17,7 @@ from enginecore_client._faces.options import (
     LAUNCH_DEFAULTS,
     NATIVE_DEFAULTS,
     READY_TIMEOUT,
+    check_kinds,
     check_min_ready,
     check_place,
     check_seconds,
@@ -104,6 +105,14 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         launch: LaunchOptions = LAUNCH_DEFAULTS,
         data_parallel_size: int | None = None,
     ) -> None:
+        check_kinds(
+            client_name=client_name,
+            registry=registry,
+            retry=retry,
+            lockstep=lockstep,
+            tokenizer=tokenizer,
+            load_score=load_score,
+        )
         check_place(client_count, client_index)
         check_seconds("ready_timeout", ready_timeout)
         check_min_ready(min_ready)

@@ -1,6 +1,6 @@
 """The optional parameters of clients, and what their arguments must be."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from enginecore_client._core.native_options import NativeOptions
@@ -47,6 +47,35 @@ class EngineOptions(ClientOptions, total=False):
     """The same, and how many engines there are."""
 
     data_parallel_size: int | None
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "client_name": (lambda it: isinstance(it, str), "a string"),
+    "model_name": (lambda it: isinstance(it, str), "a string"),
+    "registry": (
+        lambda it: it is None or hasattr(it, "register"),
+        "a prometheus_client registry, or None",
+    ),
+    "retry": (lambda it: isinstance(it, bool), "True or False"),
+    "lockstep": (lambda it: isinstance(it, bool), "True or False"),
+    "tokenizer": (
+        lambda it: it is None or (hasattr(it, "complete") and hasattr(it, "reader")),
+        "a tokenizer such as enginecore_client.text.Tokenizer.load(…), or None",
+    ),
+    "load_score": (callable, "a function of in_flight, load and client_count"),
+}
+
+
+def check_kinds(**options: Any) -> None:
+    """Refuse options that are of another kind than they must be.
+
+    Raises:
+        RequestRejectedError: `field` names the first that is.
+    """
+    for field, value in options.items():
+        fits, allowed = _KINDS[field]
+        if not fits(value):
+            raise wrong(field, value, allowed)
 
 
 def check_place(client_count: int, client_index: int) -> None:

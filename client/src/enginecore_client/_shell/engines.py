@@ -69,6 +69,12 @@ def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) ->
             "engine_command: given together with client_addresses; leave one of them out",
             field="engine_command",
         )
+    if choice.launch != LaunchOptions():
+        raise RequestRejectedError(
+            "launch: given together with client_addresses, where no engine is launched; leave one "
+            "of them out",
+            field="launch",
+        )
     bound = _bound_addresses(addresses)
     if bound is not None:
         return _bound(bound, choice, ids)
