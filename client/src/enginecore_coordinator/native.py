@@ -70,6 +70,7 @@ class NativeCoordinator:
         self._loads = LoadBook(LAST_RANKS, clock(), _PACE)
         self._expect(engines)
         self._subscribed = 0
+        self._ignored = 0
         self._open = False
         self._outputs = MsgpackDecoder(EngineCoreOutputs)
         self._upstream = MsgpackDecoder(list[Any])
@@ -119,13 +120,13 @@ class NativeCoordinator:
         try:
             message = self._outputs.decode(frames[0], frames[1:])
         except (msgspec.DecodeError, ValueError) as error:
-            logger.warning("message of an engine ignored: %s", error)
+            self._ignore("message of an engine", error)
             return
         if message.scheduler_stats is not None:
             try:
                 self._loads.report(message, self._clock())
             except ReportRefusedError as error:
-                logger.warning("report of an engine ignored: %s", error)
+                self._ignore("report of an engine", error)
         if message.wave_complete is not None:
             self._follow(self._waves.completed(message.wave_complete))
         if message.start_wave is not None:
@@ -144,7 +145,13 @@ class NativeCoordinator:
                     request = msgspec.convert(items, FirstRequest)
                     self._follow(self._waves.first_request(request.wave))
             except (msgspec.DecodeError, LookupError) as error:
-                logger.warning("message of a client ignored: %s", error)
+                self._ignore("message of a client", error)
+
+    def _ignore(self, what: str, error: Exception) -> None:
+        """Say that something was ignored, less and less often: a peer may send nothing else."""
+        self._ignored += 1
+        if self._ignored.bit_count() == 1:
+            logger.warning("%s ignored, %d so far: %s", what, self._ignored, error)
 
     def _expect(self, engines: int) -> None:
         """Count on so many engines from now on; new ones are idle until they say otherwise."""

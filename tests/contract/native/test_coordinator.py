@@ -176,6 +176,16 @@ def test_what_is_no_message_is_ignored() -> None:
         until(client, [[[3, 0, 0.0]], 0, False])
 
 
+def test_the_log_grows_far_less_than_what_is_ignored() -> None:
+    with coordinator(1) as peers:
+        for _ in range(1000):
+            peers._reports.send(b"\xc1")
+        eventually(lambda: "ignored, 512 so far" in peers.process.tail(), "half of them are read")
+        peers.load(0, 3, 0, 0.0)
+        until(peers.client(), [[[3, 0, 0.0]], 0, False])
+        assert len(peers.process.log) == 1 + 10
+
+
 def test_numbers_that_cannot_be_are_ignored() -> None:
     with coordinator(2, "--lockstep") as peers:
         client = peers.client()
