@@ -81,7 +81,8 @@ EXTREMES = {
     "eos_token_id": [None, 0, 2, LAST],
     "all_stop_token_ids": [[], [2], [0, LAST], list(range(128))],
     "structured_outputs": [
-        None, None, None, _grammar(choice=["yes", "no"]), _grammar(json={"type": "object"}),
+        None, None, None, _grammar(grammar='root ::= "yes" | "no"'),
+        _grammar(json={"type": "object"}),
         _grammar(json="not JSON"), _grammar(json='{"type": 7}'), _grammar(regex="(("),
         _grammar(regex="[a-c]{2}"), _grammar(grammar="root ::= \"a\""), _grammar(grammar="::="),
         _grammar(json_object=True), _grammar(structural_tag="{}"),

@@ -108,6 +108,26 @@ def test_structured_output_holds_to_the_grammar(face: Face, tokenizer: Tokenizer
     assert outputs[-1].finish_reason is FinishReason.STOP
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["Berlin", "Lyon"],
+        ['say "no"', "a\\nb"],
+        ["first\nsecond\t.", "Zürich", "日本"],
+        [" #|", "::="],
+    ],
+    ids=str,
+)
+def test_structured_output_is_one_of_the_choices(
+    face: Face, tokenizer: Tokenizer, choice: list[str]
+) -> None:
+    grammar = StructuredOutputs(choice=choice, backend="xgrammar")
+    sampling = tokenizer.complete(params(24, structured_outputs=grammar, ignore_eos=False))
+    outputs = outputs_of(face, tokenizer.encode(TEXT), sampling)
+    assert tokenizer.decode(tokens_of(outputs)) in choice
+    assert outputs[-1].finish_reason is FinishReason.STOP
+
+
 def test_structured_output_holds_to_the_schema(face: Face, tokenizer: Tokenizer) -> None:
     schema = {"type": "object", "properties": {"city": {"enum": ["Berlin", "Lyon"]}},
               "required": ["city"], "additionalProperties": False}  # fmt: skip

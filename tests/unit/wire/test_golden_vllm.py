@@ -154,6 +154,7 @@ def test_what_the_engine_took_passes_the_checks_and_what_it_refused_does_not(nam
     problem = check_request(request, limits, tokens_checked=True)
     refused = {
         "no bound": "sampling_params.max_tokens",
+        "choice": "sampling_params.structured_outputs.choice",
         "no grammar library": "sampling_params.structured_outputs._backend",
         "death": "sampling_params.logit_bias",
     }

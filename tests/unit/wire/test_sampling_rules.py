@@ -24,7 +24,7 @@ def _rows(values, shape=(2, 2), dtype="<i4", code="i"):
 
 
 def _choice(**changes):
-    given = {"choice": ["a"], "backend": "xgrammar"}
+    given = {"choice": ["a"], "backend": "guidance"}
     return StructuredOutputs(**(given | changes))
 
 
@@ -85,7 +85,8 @@ NESTED = {
          StructuredOutputs(json_object=True, backend="xgrammar"),
          StructuredOutputs(structural_tag="[" * 80 + "]" * 80, backend="xgrammar")],
         [StructuredOutputs(backend="xgrammar"), _choice(regex="a"), _choice(backend=None),
-         _choice(backend=""), _choice(choice=[]), _choice(choice=["a", ""]), _json(_nested(65)),
+         _choice(backend=""), _choice(backend="xgrammar"), _choice(choice=[]),
+         _choice(choice=["a", ""]), _json(_nested(65)),
          _json("[" * 65 + "]" * 65), _json("[" * 100_000 + "]" * 100_000),
          StructuredOutputs(json_object=False, backend="xgrammar"),
          StructuredOutputs(structural_tag="[" * 81 + "]" * 81, backend="xgrammar")],
