@@ -14,7 +14,9 @@ def request(name: str = "r", **fields: Any) -> EngineCoreRequest:
 
 
 def add(link: MemoryLink, name: str = "r", sink: Any = SINK, rank: int | None = None, **options):
-    record = link.core.add(request(name, data_parallel_rank=rank), sink, link.now, **options)
+    record = link.core.requests.add(
+        request(name, data_parallel_rank=rank), sink, link.now, **options
+    )
     link.run()
     return record
 

@@ -104,12 +104,12 @@ class MemoryLink:
 
     def control(self, pod: MemoryPod, message: ControlMessage) -> list[Event]:
         """Have a pod send a control message."""
-        self.core.receive(pod.link, list(encode_control(message)), self.now)
+        self.core.links.receive(pod.link, list(encode_control(message)), self.now)
         return self.run()
 
     def raw(self, pod: MemoryPod, *frames: bytes) -> list[Event]:
         """Have a pod send any frames."""
-        self.core.receive(pod.link, list(frames), self.now)
+        self.core.links.receive(pod.link, list(frames), self.now)
         return self.run()
 
     def outputs(self, pod: MemoryPod, **fields: Any) -> list[Event]:
@@ -133,21 +133,21 @@ class MemoryLink:
 
     def loads(self, report: LoadReport) -> list[Event]:
         """Have the coordinator publish."""
-        self.core.receive_loads([msgspec.msgpack.encode(report)], self.now)
+        self.core.loads.receive([msgspec.msgpack.encode(report)], self.now)
         return self.run()
 
     def down(self, pod: MemoryPod) -> list[Event]:
         """Break both connections of a pod."""
         pod.connected = False
         for channel in Channel:
-            self.core.disconnected(pod.link, channel, self.now)
+            self.core.links.disconnected(pod.link, channel, self.now)
         return self.run()
 
     def up(self, pod: MemoryPod) -> list[Event]:
         """Let both connections of a pod come back."""
         pod.connected = True
         for channel in Channel:
-            self.core.connected(pod.link, channel, self.now)
+            self.core.links.connected(pod.link, channel, self.now)
         return self.run()
 
     def answer(self, pod: MemoryPod, **fields: Any) -> list[Event]:
@@ -162,7 +162,7 @@ class MemoryLink:
             "rank": self.ranks.get(pod.address.split("/")[2], len(self.ranks)),
         }
         ready = msgspec.structs.replace(self.ready, **(defaults | fields))
-        self.core.receive(pod.link, list(encode_control(ready)), self.now)
+        self.core.links.receive(pod.link, list(encode_control(ready)), self.now)
 
     def _actions(self) -> int:
         actions = self.core.take_actions()
@@ -173,7 +173,7 @@ class MemoryLink:
                     self.ranks.setdefault(name, endpoint.index)
                     self.pods[link] = MemoryPod(link, endpoint.input_address)
                     for channel in Channel:
-                        self.core.connected(link, channel, self.now)
+                        self.core.links.connected(link, channel, self.now)
                 case Close(link):
                     self.closed.append(action)
                     self.pods[link].connected = False

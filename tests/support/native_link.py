@@ -88,25 +88,25 @@ class NativeLink:
         self.engines[rank] = MemoryEngine()
         self.engines[rank].connected = True
         body = msgspec.msgpack.encode(FACTS | facts) if payload is None else payload
-        self.core.announced(self.links[rank], body, self.now)
+        self.core.links.announced(self.links[rank], body, self.now)
         return self.run()
 
     def down(self, rank: int, *channels: Channel) -> list[Event]:
         """Break the connections of an engine, or one of them."""
         self.engines[rank].connected = False
         for channel in channels or Channel:
-            self.core.disconnected(self.links[rank], channel, self.now)
+            self.core.links.disconnected(self.links[rank], channel, self.now)
         return self.run()
 
     def exit(self, rank: int, ending: str) -> list[Event]:
         """End the process of an engine, which its launcher sees."""
         self.engines[rank].connected = False
-        self.core.exited(rank, ending, self.now)
+        self.core.links.exited(rank, ending, self.now)
         return self.run()
 
     def raw(self, rank: int, *frames: bytes) -> list[Event]:
         """Have an engine send any frames."""
-        self.core.receive(self.links[rank], list(frames), self.now)
+        self.core.links.receive(self.links[rank], list(frames), self.now)
         return self.run()
 
     def outputs(self, rank: int, **fields: Any) -> list[Event]:
@@ -147,7 +147,7 @@ class NativeLink:
             rank = next(r for r, link in self.links.items() if link == connection.link)
             while (item := connection.next_frames()) is not None:
                 if not self.engines[rank].connected:
-                    self.core.disconnected(connection.link, Channel.INPUT, self.now)
+                    self.core.links.disconnected(connection.link, Channel.INPUT, self.now)
                     break
                 connection.sent()
                 self._take(self.engines[rank], item[1])

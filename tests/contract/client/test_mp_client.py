@@ -217,7 +217,7 @@ def test_get_output_raises_what_ended_the_reader(
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     client = SyncMPClient(peer.addresses)
     stream = client.generate(PROMPT, PARAMS)
-    client._driver.core.receive = fail  # type: ignore[assignment]
+    client._driver.core.links.receive = fail  # type: ignore[assignment]
     peer.stats(0, 0)
     for read in (client.get_output, client.get_output, lambda: next(stream)):
         with pytest.raises(ClientClosedError, match=r"the client failed: RuntimeError\('half-way"):

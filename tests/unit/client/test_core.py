@@ -16,7 +16,6 @@ from enginecore_client import (
     RequestTimeoutError,
     UtilityError,
 )
-from enginecore_client._core.core import LOADS_STALE_SECONDS
 from enginecore_client._core.events import (
     CallEnded,
     Delivered,
@@ -25,6 +24,7 @@ from enginecore_client._core.events import (
     RequestEnded,
     StatsUpdate,
 )
+from enginecore_client._core.loads import STALE_SECONDS
 from enginecore_wire.control import (
     Draining,
     Limits,
@@ -110,12 +110,12 @@ def test_requests_spread_over_engines() -> None:
 def test_coordinator_loads_outweigh_stats() -> None:
     link = MemoryLink("a", "b")
     frame = msgspec.msgpack.encode([[[0, 50, 0.1], [0, 2, 0.1]], 0, False])
-    link.core.receive_loads([frame], link.now)
+    link.core.loads.receive([frame], link.now)
     link.control(link.pod("a"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=0)))
     link.control(link.pod("b"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=99)))
     add(link, "one")
     assert len(link.pod("b").adds) == 1
-    link.core.receive_loads([b"\xc1"], link.now)
+    link.core.loads.receive([b"\xc1"], link.now)
     assert link.core.unreadable == 1
 
 
@@ -126,7 +126,7 @@ def test_a_silent_coordinator_is_connected_anew() -> None:
     link.core.set_addresses(stats, link.now)
     link.run()
     (missed,) = of(LoadsMissed, link.wait(30, step=1.0))
-    assert missed == LoadsMissed("tcp://c:1", LOADS_STALE_SECONDS)
+    assert missed == LoadsMissed("tcp://c:1", STALE_SECONDS)
     assert link.subscribed == ["tcp://c:1"] * 3
     link.loads(LoadReport(None))
     assert len(of(LoadsMissed, link.wait(30, step=1.0))) == 1
@@ -137,7 +137,7 @@ def test_a_silent_coordinator_is_connected_anew() -> None:
 def test_stale_coordinator_loads_give_way_to_stats() -> None:
     link = MemoryLink("a", "b")
     frame = msgspec.msgpack.encode([[[0, 50, 0.1], [0, 2, 0.1]], 0, False])
-    link.core.receive_loads([frame], link.now)
+    link.core.loads.receive([frame], link.now)
     for _ in range(13):
         link.wait(1.0)
         for name in "ab":
@@ -188,14 +188,14 @@ class TestNobodyTakesIt:
         with pytest.raises(EngineDeadError, match="no engine is alive: rank 0"):
             add(link)
         with pytest.raises(EngineDeadError):
-            link.core.call_targets(None)
+            link.core.calls.targets(None, link.now)
 
     def test_draining(self) -> None:
         link = MemoryLink("a")
         link.control(link.pod("a"), Draining())
         with pytest.raises(EngineDrainingError):
             add(link)
-        assert link.core.call_targets(None)
+        assert link.core.calls.targets(None, link.now)
 
     def test_overloaded(self) -> None:
         link = MemoryLink("a", ready=False)
@@ -242,7 +242,7 @@ class TestNobodyTakesIt:
     def test_with_retry_a_wrong_request_still_fails_at_once(self) -> None:
         link = MemoryLink("a")
         with pytest.raises(RequestRejectedError):
-            link.core.add(EngineCoreRequest("x", [5000]), SINK, link.now, retry=True)
+            link.core.requests.add(EngineCoreRequest("x", [5000]), SINK, link.now, retry=True)
         assert link.core.unfinished == 0
 
     def test_waiting_ends_at_the_deadline(self) -> None:
@@ -261,7 +261,7 @@ class TestCalls:
         link = MemoryLink("a")
         pod = link.pod("a")
         for method in ("is_sleeping", "sleep"):
-            link.core.call(pod.link, method, [], None, None)
+            link.core.calls.send(pod.link, method, [], None, None)
         link.run()
         (ended,) = of(CallEnded, link.reply(pod, 0, True))
         assert (ended.value, ended.error) == (True, None)
@@ -272,16 +272,16 @@ class TestCalls:
     def test_forgotten_call(self) -> None:
         link = MemoryLink("a")
         pod = link.pod("a")
-        call = link.core.call(pod.link, "is_sleeping", [], None, link.now + 5)
+        call = link.core.calls.send(pod.link, "is_sleeping", [], None, link.now + 5)
         link.run()
-        link.core.forget_call(call)
+        link.core.calls.forget(call)
         link.run()
         assert of(CallEnded, link.reply(pod, 0, True)) == []
         assert of(CallEnded, link.wait(3)) == []
 
     def test_deadline(self) -> None:
         link = MemoryLink("a")
-        link.core.call(link.pod("a").link, "is_sleeping", [], None, link.now + 1)
+        link.core.calls.send(link.pod("a").link, "is_sleeping", [], None, link.now + 1)
         link.run()
         (ended,) = of(CallEnded, link.wait(2))
         assert isinstance(ended.error, RequestTimeoutError)
@@ -290,12 +290,12 @@ class TestCalls:
     def test_unlisted_method(self, method: str) -> None:
         link = MemoryLink("a")
         with pytest.raises(RequestRejectedError, match="is not among the calls"):
-            link.core.call(link.pod("a").link, method, [], None, None)
+            link.core.calls.send(link.pod("a").link, method, [], None, None)
 
     def test_arguments_that_cannot_travel(self) -> None:
         link = MemoryLink("a")
         with pytest.raises(RequestRejectedError) as caught:
-            link.core.call(link.pod("a").link, "collective_rpc", [print], None, None)
+            link.core.calls.send(link.pod("a").link, "collective_rpc", [print], None, None)
         assert caught.value.field == "args[0]"
 
 
@@ -307,7 +307,7 @@ def test_duplicate_names_only_matter_to_get_output() -> None:
     add(link, "same", sink=None)
     with pytest.raises(RequestRejectedError, match="could not tell the two apart"):
         add(link, "same", sink=None)
-    assert link.core.abort(["unknown", "same", "same"]) == ["same"]
+    assert link.core.requests.abort(["unknown", "same", "same"]) == ["same"]
     link.run()
     assert link.core.unfinished == 0
     assert len(link.pod("a").aborts) == 4
@@ -318,11 +318,11 @@ def test_a_request_ends_by_its_last_output_or_among_what_abort_returns() -> None
     for name in ("ended", "aborted"):
         add(link, name, sink=None)
     link.token(link.pod("a"), 0, 1, reason=FinishReason.STOP)
-    assert link.core.abort(["ended", "aborted"]) == ["aborted"]
+    assert link.core.requests.abort(["ended", "aborted"]) == ["aborted"]
     link.run()
     last = link.token(link.pod("a"), 1, 2, reason=FinishReason.ABORT)
     assert of(Delivered, last) == []
-    assert link.core.abort(["ended", "aborted"]) == []
+    assert link.core.requests.abort(["ended", "aborted"]) == []
 
 
 def test_abort_and_add_again_never_mixes_the_two() -> None:
@@ -330,7 +330,7 @@ def test_abort_and_add_again_never_mixes_the_two() -> None:
     pod = link.pod("a")
     for turn in range(1000):
         add(link, "same", sink=None)
-        link.core.abort(["same"])
+        link.core.requests.abort(["same"])
         link.run()
         record = add(link, "same", sink=None)
         assert of(Delivered, link.token(pod, 2 * turn, 1)) == []
@@ -342,7 +342,7 @@ def test_abort_and_add_again_never_mixes_the_two() -> None:
 def test_close_ends_everything_with_bye() -> None:
     link = MemoryLink("a", "b")
     add(link, "one")
-    link.core.call(link.pod("b").link, "is_sleeping", [], None, None)
+    link.core.calls.send(link.pod("b").link, "is_sleeping", [], None, None)
     waiting = MemoryLink("c", ready=False)
     add(waiting, retry=True)
     for each in (link, waiting):

@@ -41,7 +41,7 @@ class TestLoss:
         add(link, "s", rank=0)
         add(link, "q", sink=None, rank=0)
         add(link, "other", rank=1)
-        call = link.core.call(link.pod("a").link, "is_sleeping", [], None, None)
+        call = link.core.calls.send(link.pod("a").link, "is_sleeping", [], None, None)
         link.run()
         events = link.raw(link.pod("a"), ENGINE_CORE_DEAD)
         ended = {event.record.request_id: event.error for event in of(RequestEnded, events)}
@@ -147,7 +147,7 @@ class TestLoss:
     def test_calls_lost_in_a_break_say_so(self) -> None:
         link = MemoryLink("a")
         pod = link.pod("a")
-        link.core.call(pod.link, "sleep", [1], None, None)
+        link.core.calls.send(pod.link, "sleep", [1], None, None)
         link.run()
         link.down(pod)
         pod.outputs_sent += 1

@@ -109,7 +109,7 @@ class Setup:
             make_sockets=self.sockets.make,
         )
         self.driver.start()
-        core.announced(self.sockets.link, msgspec.msgpack.encode(FACTS), 0.0)
+        core.links.announced(self.sockets.link, msgspec.msgpack.encode(FACTS), 0.0)
 
     def add(self, sink: Any = None) -> Any:
         request = EngineCoreRequest("r", [1], sampling_params=SamplingParams())

@@ -296,7 +296,7 @@ def connected() -> MemoryLink:
 def test_refused_before_it_is_sent(row: Row) -> None:
     link = connected()
     with pytest.raises(RequestRejectedError) as caught:
-        link.core.add(request(row), object(), link.now)
+        link.core.requests.add(request(row), object(), link.now)
     prefix = INSIDE[row.struct][0]
     path = row.path or f"{prefix}{encode_name(row.struct, row.field)}"
     assert caught.value.field == path
@@ -341,7 +341,7 @@ def test_what_the_rows_change_is_taken_as_it_is(struct: type[msgspec.Struct]) ->
     if struct is MultiModalFeatureSpec:
         fields["mm_hash"] = "h"
     given |= {} if struct is R else around(struct(**(others | fields)))
-    link.core.add(EngineCoreRequest(**given), object(), link.now)
+    link.core.requests.add(EngineCoreRequest(**given), object(), link.now)
     link.run()
     assert len(link.pod("a").adds) == 1
 
@@ -350,7 +350,7 @@ def test_what_the_rows_change_is_taken_as_it_is(struct: type[msgspec.Struct]) ->
 def test_what_the_client_sets_itself(name: str, sent: int) -> None:
     link = MemoryLink("a", ready=False)
     link.answer(link.pod("a"), slot=5)
-    link.core.add(request(Row(R, name, "nonsense", "")), object(), link.now)
+    link.core.requests.add(request(Row(R, name, "nonsense", "")), object(), link.now)
     link.run()
     assert [getattr(add, name) for add in link.pod("a").adds] == [sent]
 
@@ -365,7 +365,7 @@ def test_what_the_client_sets_itself(name: str, sent: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_embeddings_reach_the_engine(dtype: str, beside: dict[str, Any]) -> None:
     link = connected()
-    link.core.add(
+    link.core.requests.add(
         request(Row(R, "prompt_embeds", embeds(3, dtype), "", beside)), object(), link.now
     )
     link.run()
@@ -376,7 +376,7 @@ def test_embeddings_reach_the_engine(dtype: str, beside: dict[str, Any]) -> None
 
 def test_max_tokens_may_be_more_than_the_context_has_room_for() -> None:
     link = connected()
-    link.core.add(request(Row(S, "max_tokens", 10 * CONTEXT, "")), object(), link.now)
+    link.core.requests.add(request(Row(S, "max_tokens", 10 * CONTEXT, "")), object(), link.now)
     link.run()
     (sent,) = link.pod("a").adds
     assert sent.sampling_params is not None

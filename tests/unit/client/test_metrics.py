@@ -31,7 +31,7 @@ class Watched:
         request = EngineCoreRequest(
             "r", [1, 2], sampling_params=SamplingParams(max_tokens=9), data_parallel_rank=rank
         )
-        self.link.core.add(request, object(), self.link.now)
+        self.link.core.requests.add(request, object(), self.link.now)
         self.see(self.link.run())
 
     def value(self, name: str, engine: int = 0, **labels: str) -> float | None:
@@ -107,7 +107,7 @@ def test_a_stop_string_counts_as_stop() -> None:
     watched.add()
     (record,) = link.core._ledger.named("r")
     record.stopped = True
-    link.core.abort_record(record)
+    link.core.requests.abort_record(record)
     watched.see(link.run())
     assert watched.value(f"{PREFIX}requests_total", reason="stop") == 1
     assert watched.value(f"{PREFIX}requests_total", reason="cancelled") is None

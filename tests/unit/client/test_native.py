@@ -28,7 +28,7 @@ def add(link: NativeLink, name: str = "r", rank: int | None = None, prompt=(1, 2
     request = EngineCoreRequest(
         name, [*prompt], sampling_params=SamplingParams(max_tokens=9), data_parallel_rank=rank
     )
-    record = link.core.add(request, SINK, link.now, **options)
+    record = link.core.requests.add(request, SINK, link.now, **options)
     link.run()
     return record
 
@@ -164,7 +164,7 @@ def test_loss_ends_what_was_on_that_engine_and_nothing_else(lose, text: str) -> 
     add(link, "one", rank=1)
     link.token(1, 0, 5)
     future = object()
-    call = link.core.call(link.links[1], "is_sleeping", [], future, None)
+    call = link.core.calls.send(link.links[1], "is_sleeping", [], future, None)
     events = lose(link)
     assert ended(events) == [("one", EngineDeadError)]
     (down,) = of(EngineDown, events)
@@ -184,7 +184,7 @@ def test_next_process_takes_over() -> None:
     link.exit(1, "ended with status 1")
     link.wait(0.3)
     with pytest.raises(EngineNotReadyError, match=r"rank 1 .*process ended with status 1"):
-        link.core.call_targets(1)
+        link.core.calls.targets(1, link.now)
     assert [r.engine for r in (add(link, "a"), add(link, "b"))] == [0, 0]
     (up,) = of(EngineUp, link.announce(1, max_model_len=33))
     assert up.ready.engine["max_model_len"] == 33
@@ -303,7 +303,7 @@ def test_engine_that_answers_is_kept() -> None:
 def test_engine_is_not_asked_while_it_runs_a_call() -> None:
     link = NativeLink(0, probe_seconds=1.0)
     link.announce(0)
-    link.core.call(link.links[0], "sleep", [1, "abort"], object(), None)
+    link.core.calls.send(link.links[0], "sleep", [1, "abort"], object(), None)
     link.run()
     assert of(EngineDown, link.wait(5.0)) == []
     link.reply(0)
@@ -339,7 +339,7 @@ def test_probe_is_a_call_every_engine_knows() -> None:
 
 def test_deeply_nested_loads_end_nothing() -> None:
     link = two()
-    link.core.receive_loads([b"\x93\xc0\x00" + 3000 * b"\x91" + b"\xc2"], link.now)
+    link.core.loads.receive([b"\x93\xc0\x00" + 3000 * b"\x91" + b"\xc2"], link.now)
     assert link.core.unreadable == 1
     add(link)
 
@@ -395,7 +395,7 @@ def test_requests_are_written_for_the_engines_release() -> None:
     assert len(body) == len(dialect_of("0.18.0").request)
     request = EngineCoreRequest("r", [1], sampling_params=SamplingParams(), session_id="s")
     with pytest.raises(RequestRejectedError, match=r"session_id: .* vLLM 0\.18") as caught:
-        link.core.add(request, SINK, link.now)
+        link.core.requests.add(request, SINK, link.now)
     assert caught.value.field == "session_id"
 
 

@@ -108,7 +108,7 @@ def test_documents_follow_their_query_whatever_the_load() -> None:
     for number, mode in enumerate(("cache_query", *["score_doc"] * 6)):
         late = LateInteraction(mode, "query-1")
         pooling = PoolingParams(task="embed", late_interaction_params=late)
-        link.core.add(
+        link.core.requests.add(
             EngineCoreRequest(str(number), [1], pooling_params=pooling), object(), link.now
         )
         link.run()
@@ -130,6 +130,6 @@ def test_fault_40795_a_clients_requests_follow_its_policy() -> None:
     link = MemoryLink("a", "b", load_score=lambda in_flight, *_: -in_flight)
     for number in range(5):
         request = EngineCoreRequest(str(number), [1], sampling_params=SamplingParams())
-        link.core.add(request, object(), link.now)
+        link.core.requests.add(request, object(), link.now)
     link.run()
     assert sorted(len(link.pod(name).adds) for name in "ab") == [0, 5]

@@ -173,7 +173,7 @@ def test_requests_carry_the_wave_and_the_coordinator_hears_of_the_first() -> Non
     link = MemoryLink("a", "b", lockstep=True)
     link.loads(LoadReport(None, 3, False))
     for name in ("x", "y"):
-        link.core.add(request(name), object(), link.now)
+        link.core.requests.add(request(name), object(), link.now)
         link.run()
     (first,) = [said(message) for message in link.announced]
     sent = [add for pod in link.pods.values() for add in pod.adds]
@@ -199,7 +199,7 @@ def test_a_wave_that_ended_is_read_even_by_whoever_has_no_request() -> None:
 def test_fault_28224_clients_of_independent_engines_announce_nothing() -> None:
     link = MemoryLink("a")
     link.loads(LoadReport(None, 3, False))
-    link.core.add(request(), object(), link.now)
+    link.core.requests.add(request(), object(), link.now)
     link.wait(3.0)
     assert link.announced == []
     assert link.pod("a").adds[0].current_wave == 0

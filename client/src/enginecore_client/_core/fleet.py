@@ -4,7 +4,7 @@ from typing import Final
 
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.connection import Connection, Opening, Transport
-from enginecore_client._core.events import Action, Close, Open, Subscribe
+from enginecore_client._core.events import Action, Announce, Close, Open, Subscribe
 from enginecore_client._core.states import State
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Ready, RejectCode
@@ -22,7 +22,7 @@ Key = tuple[str, ...]
 class Fleet:
     """The connections of one client; actions for the shell gather in `actions`.
 
-    `stats_address` is the coordinator's.
+    `sendable` are the links that may have frames to send. `stats_address` is the coordinator's.
 
     Args:
         transport: how engines are reached.
@@ -32,6 +32,7 @@ class Fleet:
     def __init__(self, transport: Transport, advice: str = "") -> None:
         self.connections: dict[int, Connection] = {}
         self.actions: list[Action] = []
+        self.sendable: set[int] = set()
         self._transport = transport
         self._advice = advice
         self._endpoints: dict[Key, Endpoint] = {}
@@ -70,6 +71,20 @@ class Fleet:
             self.stats_address = addresses.stats_update_address
             self.actions.append(Subscribe(self.stats_address))
         return retired
+
+    def take_sendable(self) -> list[Connection]:
+        """Return the connections that may have frames to send, each once."""
+        links = self.sendable
+        if not links:
+            return []
+        self.sendable = set()
+        connections = self.connections
+        return [connections[link] for link in links if link in connections]
+
+    def announce(self, message: bytes | None) -> None:
+        """Have something told to the coordinator, unless it is None."""
+        if message is not None:
+            self.actions.append(Announce(message))
 
     def subscribe_again(self) -> None:
         """Have the coordinator's address resolved and connected anew."""

@@ -6,7 +6,12 @@ from typing import Any
 from enginecore_client._core.books import CallRecord, RequestRecord
 from enginecore_client._core.connection import Connection
 from enginecore_client._core.events import CallEnded, Event, Reported, RequestEnded, RequestSetAside
-from enginecore_client.errors import EngineCoreError, EngineDrainingError, OverloadedError
+from enginecore_client.errors import (
+    ClientClosedError,
+    EngineCoreError,
+    EngineDrainingError,
+    OverloadedError,
+)
 
 RETRY_FIRST_SECONDS = 0.05
 RETRY_MAX_SECONDS = 2.0
@@ -15,11 +20,13 @@ RETRY_MAX_SECONDS = 2.0
 class Ledger:
     """Books over all connections; what ends goes into `events`.
 
-    `queued_count` is the number of unfinished requests whose outputs get_output returns.
+    `queued_count` is the number of unfinished requests whose outputs get_output returns. `closed`
+    says that nothing can be entered any more.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.closed = False
         self.queued_count = 0
         self.waiting: dict[str, tuple[float, RequestRecord]] = {}
         self._names: dict[str, list[RequestRecord]] = {}
@@ -28,6 +35,19 @@ class Ledger:
 
     def __len__(self) -> int:
         return sum(len(records) for records in self._names.values())
+
+    def close(self) -> None:
+        """Let nothing in any more."""
+        self.closed = True
+
+    def check_open(self) -> None:
+        """Refuse what comes too late.
+
+        Raises:
+            ClientClosedError: the client is closed.
+        """
+        if self.closed:
+            raise ClientClosedError("the client is closed; create another one")
 
     def enter(self, record: RequestRecord) -> None:
         """Take a request in."""

@@ -197,15 +197,15 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         core, loop = self._driver.core, asyncio.get_running_loop()
         deadline = deadline_after(timeout, self._driver.clock(), "timeout")
         calls = [
-            core.call(link, method, args, loop.create_future(), deadline)
-            for link in core.call_targets(engine)
+            core.calls.send(link, method, args, loop.create_future(), deadline)
+            for link in core.calls.targets(engine, self._driver.clock())
         ]
         self._driver.pump()
         try:
             return list(await asyncio.gather(*(call.future for call in calls)))
         finally:
             for call in calls:
-                core.forget_call(call)
+                core.calls.forget(call)
             self._driver.pump()
 
     def _attach(self) -> None:

@@ -200,8 +200,8 @@ class InprocClient(EngineCoreClient):
         core = self._driver.core
         with self.resources.lock:
             self._begin()
-            (link,) = core.call_targets(engine)
-            call = core.call(link, method, args, Future(), None)
+            (link,) = core.calls.targets(engine, self._driver.clock())
+            call = core.calls.send(link, method, args, Future(), None)
             self._driver.pump()
             self._driver.drain(link)  # the engine answers while it is asked
             place = _WAITS.get(method)
@@ -237,10 +237,10 @@ class InprocClient(EngineCoreClient):
             try:
                 message = local.step()
             except HostUnreachableError:
-                driver.core.disconnected(local.link, Channel.OUTPUT, now())
+                driver.core.links.disconnected(local.link, Channel.OUTPUT, now())
             else:
                 if message is not None:
-                    driver.core.take_outputs(local.link, message, now())
+                    driver.core.links.take_outputs(local.link, message, now())
             driver.pump()
         return True
 

@@ -26,9 +26,10 @@ from enginecore_client._faces.options import (
 from enginecore_client._faces.sequences import TextTokenizer
 from enginecore_client._launch.command import EngineCommand, LaunchOptions
 from enginecore_client._shell.background import BackgroundResources
-from enginecore_client._shell.driver import Driver, Inbox
+from enginecore_client._shell.driver import Driver
 from enginecore_client._shell.engines import Addresses, EngineChoice, find_engines
 from enginecore_client._shell.pending import PendingMessages
+from enginecore_client._shell.telling import Inbox
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
@@ -218,7 +219,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
     @property
     def utility_results(self) -> dict[int, Any]:
         """Return the future of each utility call that waits for its reply, by call id."""
-        return self._driver.core.pending_calls()
+        return self._driver.core.calls.pending()
 
     @property
     def pending_messages(self) -> PendingMessages:

@@ -99,7 +99,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         self._driver.check_process()
         with self.resources.lock:
             self._check_open()
-            ended = self._driver.core.abort(request_ids)
+            ended = self._driver.core.requests.abort(request_ids)
             self.resources.wake()
         return ended
 
@@ -151,8 +151,8 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         with self.resources.lock:
             self._check_open()
             calls = [
-                core.call(link, method, args, Future(), deadline)
-                for link in core.call_targets(engine)
+                core.calls.send(link, method, args, Future(), deadline)
+                for link in core.calls.targets(engine, self._driver.clock())
             ]
             self.resources.wake()
         try:
@@ -160,7 +160,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         finally:
             with self.resources.lock:
                 for call in calls:
-                    core.forget_call(call)
+                    core.calls.forget(call)
 
     def _add(
         self, request: EngineCoreRequest, sink: Any, timeout: float | None, *, retry: bool
@@ -170,7 +170,9 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         self._driver.check_process()
         with self.resources.lock:
             self._check_open()
-            record = self._driver.core.add(request, sink, now, deadline=deadline, retry=retry)
+            record = self._driver.core.requests.add(
+                request, sink, now, deadline=deadline, retry=retry
+            )
             self.resources.wake()
         return record
 
@@ -178,7 +180,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         if self._driver.forked:
             return
         with self.resources.lock:
-            self._driver.core.abort_record(record)
+            self._driver.core.requests.abort_record(record)
             self.resources.wake()
 
     def _wait_ready(self) -> None:

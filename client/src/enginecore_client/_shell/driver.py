@@ -3,12 +3,11 @@
 A driver belongs to one thread or loop, holds no reference to a client, and never blocks.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
@@ -18,23 +17,11 @@ from enginecore_client._core.admission import deadline_after
 from enginecore_client._core.books import RequestRecord
 from enginecore_client._core.connection import Connection
 from enginecore_client._core.core import ClientCore
-from enginecore_client._core.events import (
-    Announce,
-    CallEnded,
-    Close,
-    Delivered,
-    EngineDown,
-    Event,
-    LoadsMissed,
-    Open,
-    Reported,
-    RequestAdded,
-    RequestEnded,
-    Subscribe,
-)
+from enginecore_client._core.events import Announce, Close, Open, Subscribe
 from enginecore_client._core.states import Channel
 from enginecore_client._metrics import NoMetrics
 from enginecore_client._shell.pending import BODY_FRAMES, PendingMessages, tracked
+from enginecore_client._shell.telling import Inbox, Sink, Teller
 from enginecore_client._sockets.dialer import Dialer
 from enginecore_client._sockets.pairs import SocketSet
 from enginecore_client._sockets.resources import (
@@ -45,14 +32,11 @@ from enginecore_client._sockets.resources import (
     Sockets,
     Watcher,
 )
-from enginecore_client.errors import ClientClosedError, EngineCoreError
-from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs
+from enginecore_client.errors import ClientClosedError
 from enginecore_wire.requests import EngineCoreRequest
 
 if TYPE_CHECKING:
     from enginecore_client._launch.launcher import Launcher
-
-_LOG = logging.getLogger("enginecore_client")
 
 SWEEP_SECONDS: Final = 0.1
 """How often time passes for the core, and every socket is looked at once."""
@@ -64,23 +48,6 @@ LAST_BURSTS: Final = 256
 """What came before a connection broke is read first; other engines may go on sending."""
 
 MakeSockets = Callable[[Watcher, Callbacks], Sockets]
-
-
-class Sink(Protocol):
-    """Where a stream's outputs go."""
-
-    def put(self, item: EngineCoreOutput | EngineCoreOutputs | BaseException | None) -> None:
-        """Take an output, an error, or None for an end without a last output."""
-
-
-class Inbox(Sink, Protocol):
-    """Where everything else goes, and what get_output reads."""
-
-    def report(self, error: EngineCoreError) -> None:
-        """Take an error that ends requests or is an engine's loss."""
-
-    def finish(self, error: EngineCoreError) -> None:
-        """Take note that nothing will come any more."""
 
 
 class Driver:
@@ -121,10 +88,11 @@ class Driver:
         self._held = 0
         self._metrics = metrics
         self._inbox = inbox
+        self._teller = Teller(metrics, inbox, launcher)
         self._watcher = watcher
         self._post = post
         self._shut = False
-        callbacks = Callbacks(self.drain, self._monitor, self._loads, core.listened)
+        callbacks = Callbacks(self.drain, self._monitor, self._loads, core.links.listened)
         self._sockets = make_sockets(watcher, callbacks)
         self._dialer = Dialer(core, self._sockets, post)
         if launcher is not None:
@@ -186,10 +154,7 @@ class Driver:
         events = self.core.take_events()
         if not events:
             return
-        for event in events:
-            self._metrics.observe(event)
-        for event in events:
-            self._tell(event)
+        self._teller.tell(events)
         self.on_change()
 
     def _pump_in_turn(self) -> None:
@@ -210,13 +175,13 @@ class Driver:
 
     def staged(self, rank: int, stage: str) -> None:
         """Take note how far a launched engine has come; may be called from any thread."""
-        self._post(lambda: self.core.staged(rank, stage, self.clock()))
+        self._post(lambda: self.core.links.staged(rank, stage, self.clock()))
 
     def exited(self, rank: int, ending: str) -> None:
         """Take note that the process of a rank ended; may be called from any thread."""
 
         def tell() -> None:
-            self.core.exited(rank, ending, self.clock())
+            self.core.links.exited(rank, ending, self.clock())
             self.pump()
 
         self._post(tell)
@@ -224,22 +189,22 @@ class Driver:
     def add(
         self, request: EngineCoreRequest, sink: Sink | None, timeout: float | None, *, retry: bool
     ) -> RequestRecord:
-        """Send a request; see ClientCore.add. `timeout` is in seconds from now."""
+        """Send a request; see Requests.add. `timeout` is in seconds from now."""
         now = self.clock()
         deadline = None if timeout is None else deadline_after(timeout, now, "deadline")
-        record = self.core.add(request, sink, now, deadline=deadline, retry=retry)
+        record = self.core.requests.add(request, sink, now, deadline=deadline, retry=retry)
         self._pump_in_turn()
         return record
 
     def abort(self, request_ids: Sequence[str]) -> list[str]:
         """End requests by name; return those that had not ended."""
-        ended = self.core.abort(request_ids)
+        ended = self.core.requests.abort(request_ids)
         self.pump()
         return ended
 
     def abort_record(self, record: RequestRecord) -> None:
         """End one request."""
-        self.core.abort_record(record)
+        self.core.requests.abort_record(record)
         self.pump()
 
     def drop_record(self, record: RequestRecord) -> None:
@@ -311,7 +276,7 @@ class Driver:
                     self.pending_messages.add_pending_message(large)
                 connection.sent()
         except HostUnreachableError:
-            self.core.disconnected(connection.link, Channel.INPUT, self.clock())
+            self.core.links.disconnected(connection.link, Channel.INPUT, self.clock())
             self._act()
 
     def _monitor(self, source: int, channel: Channel) -> None:
@@ -324,21 +289,21 @@ class Driver:
         now = self.clock()
         for link, up in changes:
             if up:
-                self.core.connected(link, channel, now)
+                self.core.links.connected(link, channel, now)
             else:
-                self.core.disconnected(link, channel, now)
+                self.core.links.disconnected(link, channel, now)
         self.pump()
 
     def _take(self, source: int) -> tuple[int, int]:
         """Give the core what came, at most a burst; return how many messages and body bytes."""
         now = self.clock()
-        receive = self.core.receive
+        receive = self.core.links.receive
         count = size = 0
         for link, channel, frames in self._sockets.messages(source):
             if channel is Channel.OUTPUT:
                 receive(link, frames, now)
             else:
-                self.core.announced(link, frames[0], now)
+                self.core.links.announced(link, frames[0], now)
             count += 1
             size += len(frames[0])
             if size >= BURST_BYTES:
@@ -348,47 +313,11 @@ class Driver:
     def _loads(self) -> None:
         now = self.clock()
         for frames in self._sockets.loads():
-            self.core.receive_loads(frames, now)
+            self.core.loads.receive(frames, now)
         self.pump()
-
-    def _tell(self, event: Event) -> None:
-        match event:
-            case Delivered():
-                for record, output in zip(event.records, event.outputs, strict=True):
-                    sink = record.sink
-                    if sink is not None:
-                        sink.put(output)
-                if event.queued is not None:
-                    self._inbox.put(event.queued)
-            case RequestAdded():
-                return
-            case RequestEnded(_, record, error):
-                if record.sink is not None:
-                    record.sink.put(error)
-            case Reported(error):
-                self._inbox.report(error)
-            case LoadsMissed(address, seconds):
-                _LOG.warning(
-                    "no report came from the coordinator at %s for %g s: requests are balanced by "
-                    "what the engines say themselves; check stats_update_address",
-                    address,
-                    seconds,
-                )
-            case EngineDown(engine, _) if self.launcher is not None:
-                self.launcher.lost(engine)
-            case CallEnded(call) if not call.future.done():
-                _settle(call.future, event)
 
 
 _NOTHING: Final = (0, 0)
-
-
-def _settle(future: Any, event: CallEnded) -> None:
-    """Give a call's caller what it waits for."""
-    if event.error is not None:
-        future.set_exception(event.error)
-    else:
-        future.set_result(event.value)
 
 
 def _nothing() -> None:

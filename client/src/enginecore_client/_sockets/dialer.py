@@ -57,11 +57,11 @@ class Dialer:
         Lookup(found).start((address,), attempt)
 
     def _resolved(self, action: Open, result: tuple[str, ...] | OSError) -> None:
-        if self._core.closed or not self._core.is_open(action.link):
+        if self._core.closed or not self._core.links.is_open(action.link):
             return
         if isinstance(result, OSError):
             reason = f"its name cannot be resolved ({result.strerror or result})"
-            self._core.unreachable(action.link, reason)
+            self._core.links.unreachable(action.link, reason)
         else:
             self._connect(action, (result[0], result[1]))
 
@@ -69,4 +69,6 @@ class Dialer:
         try:
             self._sockets.open(action.link, action.routing_id, addresses)
         except zmq.ZMQError as error:
-            self._core.unreachable(action.link, f"ZMQ cannot connect there ({error.strerror})")
+            self._core.links.unreachable(
+                action.link, f"ZMQ cannot connect there ({error.strerror})"
+            )
