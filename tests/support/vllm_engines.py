@@ -18,19 +18,23 @@ from support.vllm_environment import RUN_VARIABLES
 from support.vllm_pod import START_SECONDS, engine_process, vllm_pod, wait_ready
 
 RANKS = 2
-SLOTS = len(FACES) + 2
-"""A client of each kind, and two more for whoever asks."""
+SLOTS = len(FACES) + 8
+"""A client of each kind, and more for whoever asks."""
 
 OPTIONS = (
     "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16",
     "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-embeds", "--enable-lora",
-    "--max-lora-rank", "8",
+    "--max-lora-rank", "8", "--worker-extension-cls", "support.vllm_echo.Echo",
 )  # fmt: skip
 """float32: what is most likely does not hang on which requests are computed together."""
 
 ENVIRONMENT = {
     name: value for name, value in RUN_VARIABLES.items() if name != "VLLM_CPU_KVCACHE_SPACE"
-} | {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+} | {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+}
 """The cache is as large as OPTIONS say. One thread per engine: two that wait for each other get
 nothing done on a machine that is busy otherwise. And the engine computes in its own process, so
 that there is one less to start."""
@@ -43,10 +47,11 @@ class EngineSet(Protocol):
         """Return a connected client, `sync` or `async`; it belongs to the set."""
 
     def options(self, number: int) -> dict[str, Any]:
-        """Return the parameters of one of two more clients, as JSON has them.
+        """Return the parameters of one of eight more clients, as JSON has them.
 
         Args:
-            number: 0 or 1; one client at a time may have it, and only once.
+            number: from 0; one client at a time may have it, and only once. Those from 2 on are
+                the contract suite's.
         """
 
     def engine_pid(self, rank: int) -> int:

@@ -34,7 +34,8 @@ def _no_dead_engines_stay(room: EngineRoom) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", list(FACES))
 def test_a_killed_engine_is_told_within_a_second(engines: EngineSet, kind: str) -> None:
-    face, rank = engines.face(kind), VICTIMS[kind]
+    faces = {each: engines.face(each) for each in FACES}  # whoever connects waits for both ranks
+    face, rank = faces[kind], VICTIMS[kind]
     streams = [
         face.generate([1, 2, 3], params(900), data_parallel_rank=rank) for _ in range(STREAMS)
     ]
