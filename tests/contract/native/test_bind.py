@@ -24,6 +24,7 @@ from enginecore_client import (
     SyncMPClient,
 )
 from enginecore_client.ops import CollectiveRpc
+from enginecore_client.testing import FakeEngine
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from support.eventually import eventually, eventually_async
 from support.native_engines import FREE, Handshakes, stub_engine
@@ -284,3 +285,30 @@ def test_next_client_takes_over_engines_that_run(bound, start_engine) -> None:
         assert time.monotonic() - started < 5
         for rank in (0, 1):
             assert tokens(client, data_parallel_rank=rank) == [7, 11, 13, 7, 11]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "collected"])
+async def test_who_leaves_has_its_requests_forgotten(kind: str) -> None:
+    """An engine that dials in outlives its clients, and would compute to the end for nobody."""
+    with FakeEngine(token_seconds=0.01, tokens=2000) as engine:
+        place: dict[str, Any] = {"native": engine.native, "ready_timeout": 20}
+        if kind == "async":
+            async with AsyncMPClient(engine.client_addresses, **place) as awaited:
+                async for _ in awaited.generate(PROMPT, LONG):
+                    await awaited.add_request_async(queued())
+                    break
+                await eventually_async(lambda: len(engine.core.adds) == 2)
+        else:
+            client = SyncMPClient(engine.client_addresses, **place)
+            client.add_request(queued())
+            next(client.generate(PROMPT, LONG))
+            if kind == "sync":
+                client.close()
+            del client
+        names = {request.request_id for request in engine.core.adds}
+        assert len(names) == 2
+        await eventually_async(lambda: set(engine.core.aborts) == names, "the engine has forgotten")
+
+
+def queued() -> EngineCoreRequest:
+    return EngineCoreRequest("queued", PROMPT, sampling_params=LONG)

@@ -26,15 +26,15 @@ OWN: Mapping[Way, Mapping[str, set[str]]] = {
     Way.BIND: {client: {"closing_ends_everything"} for client in (SYNC, ASYNC, BALANCED)},
     Way.LAUNCH: {
         SYNC: {"failed_start_is_told", "killed_engine_fails_every_call"},
-        ASYNC: {"stopped_engine_ends_in_order"},
-        BALANCED: {"closing_ends_everything"},
+        ASYNC: {"stopped_engine_ends_in_order", "closing_ends_everything"},
+        BALANCED: {"one_engine_dies_alone"},
     },
 }
 """Which behaviours have engines of their own, each of which takes half a minute to start."""
 
 STARTING = {name for clients in OWN.values() for names in clients.values() for name in names} | {
-    "last_word_fails_every_call", "one_engine_dies_alone", "absent_engine_is_named",
-}  # fmt: skip
+    "absent_engine_is_named",
+}
 
 
 def asks(cell: Cell, behaviour: str) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from enginecore_client import (
+    ClientClosedError,
     EngineCoreRequest,
     EngineDeadError,
     EngineDrainingError,
@@ -19,6 +20,7 @@ from enginecore_client._core.events import CallEnded, Delivered, EngineDown, Eng
 from enginecore_client._core.states import FINAL, NATIVE_TRANSITIONS, Channel, Move, State
 from enginecore_wire.dialects import dialect_of
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
+from enginecore_wire.requests import RequestType
 from support.native_link import PROBE_ID, NativeLink
 
 SINK = object()
@@ -416,3 +418,22 @@ def test_engines_that_run_already_are_used_once_they_answer() -> None:
 def test_engines_that_run_already_have_to_speak_the_layout() -> None:
     with pytest.raises(ProtocolMismatchError, match="declared was"):
         NativeLink(0, running_facts={"vllm_version": "0.32.0"}, engine_version="0.12.0")
+
+
+def test_an_engine_is_told_to_forget_what_it_has_when_the_client_leaves() -> None:
+    link = two()
+    left = [add(link, name, rank=0).internal_id for name in ("a", "b")]
+    link.core.close(ClientClosedError("closed"), link.now)
+    link.run()
+    closed = {close.link: list(close.last_frames) for close in link.closed}
+    abort = [RequestType.ABORT, msgspec.msgpack.encode(left)]
+    assert closed == {link.links[0]: abort, link.links[1]: []}
+
+
+def test_an_engine_that_is_away_is_told_nothing_when_the_client_leaves() -> None:
+    link = two()
+    add(link, rank=0)
+    link.down(0, Channel.INPUT)
+    link.core.close(ClientClosedError("closed"), link.now)
+    link.run()
+    assert [list(close.last_frames) for close in link.closed] == [[], []]

@@ -7,7 +7,7 @@ process of the same rank is another connection. `_session` has the one to an eng
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
@@ -112,6 +112,10 @@ class Connection(ABC):
     @abstractmethod
     def sent(self) -> None:
         """Take note that what next_frames returned was handed to ZMQ."""
+
+    def last_frames(self) -> Sequence[Frame]:
+        """Return what an engine has to be told that BYE does not say, when the client leaves."""
+        return ()
 
     @abstractmethod
     def describe(self, now: float) -> str:

@@ -132,10 +132,10 @@ class ClientCore:
             record.request = None
             self._ledger.fail([record], None, error, now)
         for connection in list(self._fleet.connections.values()):
+            self._fleet.close(connection, farewell=True)
             self._ledger.fail(connection.requests.values(), connection, error, now)
             for call in list(connection.calls.values()):
                 self._ledger.end_call(call, connection, None, error)
-            self._fleet.close(connection, farewell=True)
         self._endings.retired.clear()
 
     def all_ready(self, enough: int | None = None) -> bool:

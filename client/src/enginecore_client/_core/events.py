@@ -1,11 +1,13 @@
 """What the core tells the shell: things that happened, and things to do."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from enginecore_client._addresses.addresses import Endpoint
 from enginecore_client._core.books import CallRecord, RequestRecord
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Ready
+from enginecore_wire.frames import Frame
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
 
 
@@ -19,10 +21,11 @@ class Open(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close a pair of sockets; `farewell` says BYE first."""
+    """Close a pair of sockets; `farewell` says BYE first, and before it `last_frames`, if any."""
 
     link: int
     farewell: bool
+    last_frames: Sequence[Frame] = ()
 
 
 class Subscribe(NamedTuple):

@@ -171,7 +171,8 @@ class Fleet:
         """Drop a connection for good."""
         del self.connections[connection.link]
         self._ranks.pop(connection.link, None)
-        self.actions.append(Close(connection.link, farewell))
+        last = connection.last_frames() if farewell else ()
+        self.actions.append(Close(connection.link, farewell, last))
 
     def tick(self, now: float) -> None:
         """Open what is due; resolve names anew whose address does not answer."""

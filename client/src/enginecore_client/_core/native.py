@@ -10,6 +10,7 @@ again to a client it has lost sight of. Two things follow:
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -200,6 +201,12 @@ class NativeConnection(Connection):
         outgoing = self.outbox.popleft()
         if outgoing.record is not None:
             outgoing.record.sent = True
+
+    def last_frames(self) -> Sequence[Frame]:
+        """Have the engine forget what it has: it knows no BYE, and would go on to compute it."""
+        if self.state is not State.READY or self._cut is not None or not self.requests:
+            return ()
+        return RequestType.ABORT, _ENCODER.encode(list(self.requests))
 
     def describe(self, now: float) -> str:
         """Return where an engine that is not ready stands, for an error's text."""

@@ -6,6 +6,7 @@ A driver belongs to one thread or loop, holds no reference to a client, and neve
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -255,7 +256,10 @@ class Driver:
             match action:
                 case Open():
                     self._dialer.open(action)
-                case Close(link, farewell):
+                case Close(link, farewell, last_frames):
+                    if last_frames:
+                        with suppress(HostUnreachableError):
+                            self._sockets.send(link, Channel.INPUT, [*last_frames])
                     self._sockets.close(link, farewell=farewell)
                 case Subscribe(address, attempt):
                     self._dialer.subscribe(address, attempt)

@@ -18,6 +18,7 @@ from enginecore_client._core.peers import Peers, Strangers, rank_in
 from enginecore_client._core.states import Channel
 from enginecore_client._sockets.resources import (
     BURST,
+    FAREWELL_MS,
     IO_THREADS,
     Callbacks,
     HostUnreachableError,
@@ -84,6 +85,7 @@ class BoundSocketSet:
         self._ranks: dict[int, int] = {}
         self._broken: deque[int] = deque()
         self._look_at = 0.0
+        self._linger = 0
         self._sockets: dict[Channel, Socket] = {}
         self._monitors: dict[Channel, Socket] = {}
         try:
@@ -111,8 +113,10 @@ class BoundSocketSet:
         self._links[rank] = link
         self._ranks[link] = rank
 
-    def close(self, link: int, *, farewell: bool) -> None:  # noqa: ARG002 - nobody would listen
+    def close(self, link: int, *, farewell: bool) -> None:
         """Forget a link; the sockets stay bound for the next process of its rank."""
+        if farewell:
+            self._linger = FAREWELL_MS
         rank = self._ranks.pop(link, None)
         if rank is not None and self._links.get(rank) == link:
             del self._links[rank]
@@ -185,7 +189,7 @@ class BoundSocketSet:
             for each in (socket, self._monitors[channel]):
                 self._watcher.unwatch(each)
             socket.disable_monitor()
-            socket.close(0)
+            socket.close(self._linger if channel is Channel.INPUT else 0)
             self._monitors[channel].close(0)
         context.term()
 

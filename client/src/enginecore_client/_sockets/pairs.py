@@ -8,6 +8,7 @@ import zmq
 
 from enginecore_client._core.states import Channel
 from enginecore_client._sockets.resources import (
+    FAREWELL_MS,
     IO_THREADS,
     OPTIONS,
     Callbacks,
@@ -19,9 +20,6 @@ from enginecore_client._sockets.resources import (
 )
 from enginecore_wire.control import Bye
 from enginecore_wire.frames import Frame, encode_control
-
-FAREWELL_MS: Final = 100
-"""How long BYE may take to leave."""
 
 _LISTENS: Final[dict[int, bool]] = {zmq.EVENT_CONNECTED: True, zmq.EVENT_CLOSED: False}
 """What tells whether anybody listens, be it an engine server or not."""

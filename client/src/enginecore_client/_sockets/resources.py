@@ -23,6 +23,9 @@ BURST: Final = 64
 BURST_BYTES: Final = 256 << 10
 """The same in bytes of their bodies: what is decoded together should fit into a cache."""
 
+FAREWELL_MS: Final = 100
+"""How long what is said last may take to leave."""
+
 OPTIONS: Final = {
     zmq.SNDHWM: 1000,
     zmq.RCVHWM: 0,
