@@ -168,7 +168,16 @@ class RawClient:
         return journal
 
     def cut(self, port: int) -> None:
-        """Break the TCP connections of this process to `port`, as a network would."""
+        """Break the TCP connections of this process to `port`, as a network would.
+
+        ZMQ knows of it at the end: until then it would send into the broken connection.
+        """
+        (socket,) = (
+            each
+            for each in (self.input, self.output)
+            if each.getsockopt_string(zmq.LAST_ENDPOINT).endswith(f":{port}")
+        )
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
                 if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -176,6 +185,9 @@ class RawClient:
                 with sockets.socket(fileno=os.dup(int(name))) as peer:
                     if peer.family == sockets.AF_INET and peer.getpeername()[1] == port:
                         peer.shutdown(sockets.SHUT_RDWR)
+        assert monitor.poll(round(WAIT_SECONDS * 1000)), "the connection did not break"
+        socket.disable_monitor()
+        monitor.close()
 
     def _socket(self, port: int, immediate: int, receive_hwm: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)

@@ -83,7 +83,9 @@ def running(request: pytest.FixtureRequest, deployments: Deployments) -> Iterato
     registry = CollectorRegistry()
     deployment = deployments.get(place)
     face = deployment.connect(place.cell.client, registry=registry)
-    yield Running(place.cell, place.engine, face, deployment, registry)
+    running = Running(place.cell, place.engine, face, deployment, registry)
+    assert running.serves()  # then every engine has dialled, and no test gets the blame for it
+    yield running
     face.close()
 
 

@@ -103,10 +103,15 @@ class Running:
         """Return once no engine holds a block for a request any more."""
         eventually(lambda: self.face.call("reset_prefix_cache") is True, "engines are idle")
 
-    def wait_seen_idle(self) -> None:
-        """Return once the last loads that the client heard of are those of idle engines."""
+    def wait_seen(self, *, busy: bool) -> None:
+        """Return once the loads that the client heard of last are those of busy, or idle, engines.
+
+        Who saw them busy and then idle will not hear of what they had before any more.
+        """
         ranks = range(self.cell.ranks)
-        eventually(lambda: not any(self.gauge(RUNNING, rank) for rank in ranks), "loads are seen")
+        eventually(
+            lambda: all(bool(self.gauge(RUNNING, rank)) is busy for rank in ranks), "loads are seen"
+        )
 
     def wait_forgotten(self) -> None:
         """Return once the client holds no request any more."""
