@@ -256,5 +256,5 @@ def test_closing_ends_a_watch_at_once(api: ApiServer) -> None:
     eventually(lambda: source.problem == "")
     started = time.monotonic()
     source.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4
     assert not source._thread.is_alive()

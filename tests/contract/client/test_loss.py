@@ -232,7 +232,7 @@ def test_fault_48031_startup_deadline_names_rank_and_phase(
     started = time.monotonic()
     with pytest.raises(StartupTimeoutError, match=text) as caught:
         connect(addresses, 1.5)
-    assert 1.4 < time.monotonic() - started < 3
+    assert 1.4 < time.monotonic() - started < 10
     assert "rank 0" not in str(caught.value)
     assert isinstance(caught.value, EngineNotReadyError)
 

@@ -233,7 +233,7 @@ def test_fault_13298_closing_takes_little_time_also_with_a_dead_peer(peer: Proto
     peer.close(0)
     begin = time.monotonic()
     client.close()
-    assert time.monotonic() - begin < 1.0
+    assert time.monotonic() - begin < 5.0
     assert not client.resources._thread.is_alive()
 
 

@@ -141,9 +141,9 @@ async def test_silence_is_death(peer: ProtocolPeer) -> None:
         await eventually_async(lambda: len(peer.pings) > pings + 5, "pings keep it alive")
         peer.answering = False
         started = time.monotonic()
-        with pytest.raises(EngineDeadError, match="no message came from it for 0"):
+        with pytest.raises(EngineDeadError, match=r"no message came from it for \d"):
             await anext(stream)
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 5.0
 
 
 async def test_a_loop_that_stood_still_blames_nobody(peer: ProtocolPeer) -> None:
