@@ -70,7 +70,7 @@ def ground(request: pytest.FixtureRequest, deployments: VllmDeployments) -> Grou
 
 SUITE = Path(support.__path__[0]) / "vllm_in_process.py"
 PATHS = (Path(enginecore_client.__path__[0]).parent, SUITE.parents[1])
-RUNNER = ("pytest", "_pytest", "pluggy", "iniconfig")
+RUNNER = ("pytest", "_pytest", "py.py", "pluggy", "iniconfig")
 """What it takes to run tests in vLLM's environment, and is not in it."""
 
 
