@@ -52,6 +52,7 @@ class MemorySockets:
         self.link = 0
         self.sent: list[bytes] = []
         self.arrived: deque[list[bytes]] = deque()
+        self.announced: list[bytes] = []
 
     def make(self, watcher: Watcher, callbacks: Callbacks) -> "MemorySockets":
         return self
@@ -62,9 +63,11 @@ class MemorySockets:
     def close(self, link: int, *, farewell: bool) -> None: ...
 
     def sources(self) -> list[int]:
-        return []
+        return [0]
 
     def messages(self, source: int) -> Iterator[tuple[int, Channel, list[Any]]]:
+        while self.announced:
+            yield self.link, Channel.INPUT, [self.announced.pop()]
         while self.arrived:
             yield self.link, Channel.OUTPUT, self.arrived.popleft()
 
@@ -92,9 +95,9 @@ class Items(list[Any]):
 
 
 class Setup:
-    """A driver whose one engine is ready."""
+    """A driver whose one engine is ready; `early`: it dialled in before the driver began."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, early: bool = False) -> None:
         self.turns, self.sockets = Turns(), MemorySockets()
         transport = NativeTransport((0,), Facts(0, NativeOptions()), 77)
         core = ClientCore(CoreSettings(), Ids(Counting()), lambda: 7e8, 0.0, transport)
@@ -108,8 +111,10 @@ class Setup:
             clock=lambda: 0.0,
             make_sockets=self.sockets.make,
         )
+        self.sockets.announced += [msgspec.msgpack.encode(FACTS)] * early
         self.driver.start()
-        core.links.announced(self.sockets.link, msgspec.msgpack.encode(FACTS), 0.0)
+        self.sockets.announced += [msgspec.msgpack.encode(FACTS)] * (not early)
+        self.driver.tick()
 
     def add(self, sink: Any = None) -> Any:
         request = EngineCoreRequest("r", [1], sampling_params=SamplingParams())
@@ -167,3 +172,9 @@ def test_a_burst_ends_by_bytes_and_goes_on_after_others_had_their_turn() -> None
         assert len(items) == count
     setup.turns.end_turn()
     assert not setup.turns.later
+
+
+def test_an_engine_that_dialled_in_before_the_client_began_is_used() -> None:
+    setup = Setup(early=True)
+    setup.add()
+    assert setup.sockets.sent == [RequestType.ADD]

@@ -119,6 +119,7 @@ class Driver:
     def start(self) -> None:
         """Begin to follow the addresses."""
         self.source.start(lambda: self._post(self.tick))
+        self._follow(self.clock())  # before messages are read: engines may have dialled in already
         self.tick()
 
     def tick(self) -> None:
@@ -130,10 +131,7 @@ class Driver:
         self._loads()
         self.pending_messages.free_pending_messages()
         now = self.clock()
-        addresses = self.source.poll(now)
-        if addresses is not None:
-            self.addresses = addresses
-            self.core.set_addresses(addresses, now)
+        self._follow(now)
         self.core.tick(now)
         self.pump()
 
@@ -249,6 +247,14 @@ class Driver:
                 self.launcher.join()
         self._sockets.close_all()
         self._metrics.close()
+
+    def _follow(self, now: float) -> None:
+        """Take over new addresses, if there are any, and open what they name."""
+        addresses = self.source.poll(now)
+        if addresses is not None:
+            self.addresses = addresses
+            self.core.set_addresses(addresses, now)
+            self._act()
 
     def _act(self) -> None:
         """Carry out what the core wants of the sockets."""
