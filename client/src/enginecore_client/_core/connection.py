@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.books import CallRecord, Outgoing, RequestRecord
+from enginecore_client._core.roll import Roll
 from enginecore_client._core.states import FINAL, WORKING, Channel, Move, State
 from enginecore_client.errors import EngineCoreError, EngineDeadError
 from enginecore_wire.control import ControlMessage, Ready, Reject
@@ -48,6 +49,7 @@ class Connection(ABC):
         self.dialect = NATIVE
         self.error: EngineCoreError | None = None
         self.requests: dict[str, RequestRecord] = {}
+        self.roll = Roll()
         self.calls: dict[int, CallRecord] = {}
         self.live_clients = 1
         self.received = 0
@@ -58,6 +60,11 @@ class Connection(ABC):
     def accepting(self) -> bool:
         """Say whether a new request may go here."""
         return self.state is State.READY
+
+    def forget(self, internal_id: str) -> None:
+        """Take note that a request is not this engine's any more."""
+        self.requests.pop(internal_id, None)
+        self.roll.clear()
 
     @property
     def waits_to_send(self) -> bool:

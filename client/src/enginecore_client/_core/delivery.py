@@ -1,6 +1,6 @@
 """What each message of an engine means for the requests and calls on it."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,6 +45,18 @@ _REJECTIONS: Final[dict[str, type[EngineCoreError]]] = {
     RejectCode.PROTOCOL_MISMATCH: ProtocolMismatchError,
     RejectCode.NOT_PERMITTED: NotPermittedError,
 }
+
+
+class _LookedUp(NamedTuple):
+    """Outputs whose requests are known, and the request of each.
+
+    `queued` are those of get_output, and `names` by internal id what their callers call them.
+    """
+
+    records: list[RequestRecord]
+    outputs: list[EngineCoreOutput]
+    queued: list[EngineCoreOutput]
+    names: dict[str, str]
 
 
 class Delivery:
@@ -217,12 +229,33 @@ class Delivery:
         )
 
     def _deliver(self, connection: Connection, message: EngineCoreOutputs, now: float) -> None:
+        again = connection.roll.match(message.outputs)
+        if again is None:
+            found = self._look_up(connection, message.outputs)
+        else:
+            found = _LookedUp(again, message.outputs, [], {})
+        rank = self._fleet.rank(connection)
+        if message.finished_requests:
+            finished = [self._name(connection, found.names, i) for i in message.finished_requests]
+            message.finished_requests = [name for name in finished if name] or None
+        told = None
+        if found.queued or message.finished_requests or self._worth_reading(message):
+            told = message
+            told.engine_index = rank
+            told.outputs = found.queued
+            told.utility_output = None
+        if found.records or told is not None:
+            self._ledger.events.append(Delivered(rank, found.records, found.outputs, told, now))
+
+    def _look_up(self, connection: Connection, sent: list[EngineCoreOutput]) -> _LookedUp:
+        """Bring outputs to their requests: give them their names, count, end what ends."""
         find = connection.requests.get
         records: list[RequestRecord] = []
         outputs: list[EngineCoreOutput] = []
         queued: list[EngineCoreOutput] = []
         names: dict[str, str] = {}
-        for output in message.outputs:
+        ended = False
+        for output in sent:
             record = find(output.request_id)
             if record is None:
                 continue
@@ -238,18 +271,10 @@ class Delivery:
                 record.request = None
             if output.finish_reason is not None:
                 self._ledger.leave(record, connection)
-        rank = self._fleet.rank(connection)
-        if message.finished_requests:
-            finished = [self._name(connection, names, i) for i in message.finished_requests]
-            message.finished_requests = [name for name in finished if name] or None
-        told = None
-        if queued or message.finished_requests or self._worth_reading(message):
-            told = message
-            told.engine_index = rank
-            told.outputs = queued
-            told.utility_output = None
-        if records or told is not None:
-            self._ledger.events.append(Delivered(rank, records, outputs, told, now))
+                ended = True
+        if records and not ended:
+            connection.roll.note(records)
+        return _LookedUp(records, outputs, queued, names)
 
     def _name(self, connection: Connection, names: dict[str, str], internal_id: str) -> str:
         record = connection.requests.get(internal_id)

@@ -73,7 +73,7 @@ class Ledger:
     def leave(self, record: RequestRecord, connection: Connection | None) -> None:
         """Forget a request, however it ended."""
         if connection is not None:
-            connection.requests.pop(record.internal_id, None)
+            connection.forget(record.internal_id)
         self.waiting.pop(record.internal_id, None)
         self._timed.pop(record.internal_id, None)
         same = self._names.get(record.request_id, [])
@@ -156,7 +156,7 @@ class Ledger:
         now: float,
     ) -> None:
         if connection is not None:
-            connection.requests.pop(record.internal_id, None)
+            connection.forget(record.internal_id)
             if error.engine is not None:
                 self.events.append(RequestSetAside(error.engine))
         record.link = None

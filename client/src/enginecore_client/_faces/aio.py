@@ -131,7 +131,13 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
         again = self._retry if retry is None else retry
         stream = AsyncStream(
-            self._driver, self.connect, request, self._tokenizer, deadline, retry=again
+            self._driver,
+            self.resources,
+            self.connect,
+            request,
+            self._tokenizer,
+            deadline,
+            retry=again,
         )
         if self._connected and self._on_own_loop():
             stream.start()

@@ -8,6 +8,7 @@ from enginecore_client._core.books import RequestRecord
 from enginecore_client._faces.outputs import GeneratedOutput, Whole, generated
 from enginecore_client._faces.sequences import Mailbox, TextTokenizer, sequences_of
 from enginecore_client._shell.driver import Driver
+from enginecore_client._shell.loop import LoopResources
 from enginecore_client._shell.mailbox import TaskMailbox, ThreadMailbox
 from enginecore_client.errors import EngineCoreError, ProtocolMismatchError
 from enginecore_wire.outputs import EngineCoreOutput, FinishReason
@@ -187,6 +188,7 @@ class AsyncStream(_Stream):
     def __init__(
         self,
         driver: Driver,
+        home: LoopResources,
         connect: Callable[[], Coroutine[Any, Any, None]],
         request: EngineCoreRequest,
         tokenizer: TextTokenizer | None,
@@ -197,6 +199,7 @@ class AsyncStream(_Stream):
         self._mailbox: TaskMailbox[Any] = TaskMailbox()
         self._items = self._mailbox.items
         self._driver = driver
+        self._home = home
         self._connect = connect
         self._timeout = timeout
         self._retry = retry
@@ -228,7 +231,7 @@ class AsyncStream(_Stream):
                 if not self._started or self._ended:
                     await self._begin()
                     continue
-                waiter = self._mailbox.arrival()
+                waiter = self._mailbox.arrival(self._home.loop)
                 try:
                     await waiter
                 except BaseException:

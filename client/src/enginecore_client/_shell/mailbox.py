@@ -105,15 +105,18 @@ class TaskMailbox(Generic[T]):
         items: what was put; whoever finds one there may take it without waiting.
     """
 
+    __slots__ = ("_end", "_others", "_waiter", "items")
+
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._others: list[asyncio.Future[None]] = []
         self._end: EngineCoreError | None = None
 
     def put(self, item: T) -> None:
         """Add an item."""
         self.items.append(item)
-        if self._waiters:
+        if self._waiter is not None:
             self._wake()
 
     def report(self, error: EngineCoreError) -> None:
@@ -125,7 +128,7 @@ class TaskMailbox(Generic[T]):
     def finish(self, error: EngineCoreError) -> None:
         """Let every reader raise `error` once the items are gone."""
         self._end = error
-        while self._waiters:
+        while self._waiter is not None:
             self._wake()
 
     async def get(self) -> T:
@@ -137,7 +140,7 @@ class TaskMailbox(Generic[T]):
         while not self.items:
             if self._end is not None:
                 raise self._end.again()
-            waiter = self.arrival()
+            waiter = self.arrival(asyncio.get_running_loop())
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -146,10 +149,17 @@ class TaskMailbox(Generic[T]):
         item: T = self.items.popleft()
         return item
 
-    def arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done once an item came, which somebody else may have taken."""
-        waiter: asyncio.Future[None] = asyncio.Future()
-        self._waiters.append(waiter)
+    def arrival(self, loop: asyncio.AbstractEventLoop | None) -> asyncio.Future[None]:
+        """Return a future that is done once an item came, which somebody else may have taken.
+
+        Args:
+            loop: of the task that awaits it; None to look for it, which takes longer.
+        """
+        waiter: asyncio.Future[None] = asyncio.Future(loop=loop)
+        if self._waiter is None:
+            self._waiter = waiter
+        else:
+            self._others.append(waiter)
         return waiter
 
     def left(self, waiter: asyncio.Future[None]) -> None:
@@ -159,11 +169,13 @@ class TaskMailbox(Generic[T]):
 
     def abandon(self) -> None:
         """Forget who waited: their loop is closed."""
-        self._waiters.clear()
+        self._waiter = None
+        self._others.clear()
 
     def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.pop(0)
+        """Wake who has waited longest."""
+        while (waiter := self._waiter) is not None:
+            self._waiter = self._others.pop(0) if self._others else None
             if not waiter.done():
                 waiter.set_result(None)
                 return
