@@ -209,6 +209,18 @@ class TestNobodyTakesIt:
         with pytest.raises(RequestRejectedError, match="there is no engine 3"):
             add(link, rank=3)
 
+    def test_rank_without_an_address_for_now(self) -> None:
+        link = MemoryLink("a", "b")
+        link.move("a")
+        for ask in (lambda: add(link, rank=1), lambda: link.core.calls.targets(1, link.now)):
+            with pytest.raises(EngineNotReadyError, match="engine 1 has no address now") as caught:
+                ask()
+            assert caught.value.retryable
+        with pytest.raises(RequestRejectedError, match="there is no engine 2; engines are 0"):
+            add(link, rank=2)
+        link.move("a", "b")
+        add(link, rank=1)
+
     def test_right_rank_that_is_down(self) -> None:
         link = MemoryLink("a", "b")
         link.answers = False

@@ -6,9 +6,9 @@ import pytest
 
 from enginecore_client import (
     EngineDeadError,
+    EngineNotReadyError,
     FinishReason,
     LostOutputsError,
-    RequestRejectedError,
 )
 from enginecore_client._core.events import (
     CallEnded,
@@ -203,7 +203,7 @@ class TestMoves:
         add(link, rank=1)
         pod = link.pod("b")
         assert of(EngineRemoved, link.move("a")) == []
-        with pytest.raises(RequestRejectedError, match="no engine 1"):
+        with pytest.raises(EngineNotReadyError, match="engine 1 has no address now"):
             add(link, "new", rank=1)
         events = link.token(pod, 0, 1, reason=FinishReason.STOP)
         assert of(EngineRemoved, events) == [EngineRemoved(1)]

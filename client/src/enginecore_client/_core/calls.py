@@ -40,7 +40,7 @@ class Calls:
             ClientClosedError: the client is closed.
         """
         self._ledger.check_open()
-        if engine is not None and (type(engine) is not int or not self._fleet.expects(engine)):
+        if engine is not None and (type(engine) is not int or not self._fleet.knows(engine)):
             known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
             raise RequestRejectedError(
                 f"engine: there is no engine {engine!r}; engines are {known}", field="engine"

@@ -89,7 +89,7 @@ class Dispatcher:
             self._balancer.chose(self._fleet.rank(working[0]))
             return working[0]
         if rank is not None:
-            if not self._fleet.expects(rank):
+            if not self._fleet.knows(rank):
                 known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
                 raise RequestRejectedError(
                     f"data_parallel_rank: there is no engine {rank!r}; engines are {known}",
@@ -121,6 +121,8 @@ class Dispatcher:
     def nobody(self, rank: int | None, now: float) -> EngineCoreError:
         """Return the error that no engine (or not the one of this rank) is ready."""
         where = self._fleet.standing(now) or "none has an address"
+        if rank is not None and not self._fleet.expects(rank):
+            where = f"engine {rank} has no address now: it is being replaced, or was removed"
         error: EngineCoreError
         if self._fleet.last_errors():
             error = EngineDeadError(f"no engine is alive: {where}", engine=rank)

@@ -38,6 +38,7 @@ class Fleet:
         self._endpoints: dict[Key, Endpoint] = {}
         self._current: dict[Key, int] = {}
         self._ranks: dict[int, int] = {}
+        self._served: set[int] = set()
         self._failures: dict[Key, int] = {}
         self._attempts: dict[Key, int] = {}
         self._reopen_at: dict[Key, float] = {}
@@ -121,6 +122,7 @@ class Fleet:
         choices = [ready.rank, connection.endpoint.index, *range(len(taken) + 1)]
         rank: int = next(choice for choice in choices if choice not in taken)
         self._ranks[connection.link] = rank
+        self._served.add(rank)
         self._failures.pop(connection.place, None)
         self._last_error.pop(connection.place, None)
         return rank
@@ -129,6 +131,11 @@ class Fleet:
         """Return the current connections that are Ready or Draining, in rank order."""
         found = [c for c in self.connections.values() if c.works and self.is_current(c)]
         return sorted(found, key=self.rank) if len(found) > 1 else found
+
+    def knows(self, rank: int) -> bool:
+        """Say whether an address stands for this rank, or once did: a pod that is being replaced
+        has none for a while."""
+        return rank in self._served or self.expects(rank)
 
     def expects(self, rank: int) -> bool:
         """Say whether an address stands for this rank."""
