@@ -14,12 +14,13 @@ from support.vllm_engines import ENVIRONMENT, EngineRoom, EngineSet
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2 * 900),
     pytest.mark.may_leak("processes", "threads", "sockets", reason="engines are shared"),
 ]
 
 SCRIPT = Path(support.__path__[0]) / "vllm_interchange.py"
-TIMEOUT = 500
+TIMEOUT = 900
+"""It starts three engines, one after another."""
 PATHS = [Path(enginecore_client.__path__[0]).parent, SCRIPT.parents[1]]
 
 

@@ -36,6 +36,7 @@ def _no_dead_engines_stay(room: EngineRoom) -> Iterator[None]:
 def test_a_killed_engine_is_told_within_a_second(engines: EngineSet, kind: str) -> None:
     faces = {each: engines.face(each) for each in FACES}  # whoever connects waits for both ranks
     face, rank = faces[kind], VICTIMS[kind]
+    victim = engines.engine_pid(rank)
     streams = [
         face.generate([1, 2, 3], params(900), data_parallel_rank=rank) for _ in range(STREAMS)
     ]
@@ -48,7 +49,7 @@ def test_a_killed_engine_is_told_within_a_second(engines: EngineSet, kind: str) 
         face.add(request)
         wait_for_output(face)
         calls.append(threads.submit(drain, face))
-        os.kill(engines.engine_pid(rank), signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         errors = [call.exception(timeout=30) for call in calls]
         seconds = time.monotonic() - killed

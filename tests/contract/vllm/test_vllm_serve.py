@@ -172,7 +172,7 @@ def test_bench_serve_has_no_failed_request(api: VllmApi, room: EngineRoom, tmp_p
         "--save-result", "--result-dir", str(tmp_path), "--result-filename", "bench.json",
     ]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | RUN_VARIABLES
+        command, capture_output=True, text=True, timeout=800, env=os.environ | RUN_VARIABLES
     )
     assert done.returncode == 0, done.stderr[-4000:]
     print(done.stdout[done.stdout.find("====") :])
