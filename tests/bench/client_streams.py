@@ -79,7 +79,7 @@ def measure_streams(processes: StreamProcesses) -> None:
     """Measure outputs delivered to their consumers, and the engine's own speed."""
     for flood in FLOODS:
         count = flood.streams * flood.tokens
-        name = f"outputs, {flood.streams} stream{'s' if flood.streams > 1 else ''}"
+        name = f"outputs of {flood.streams} stream{'s' if flood.streams > 1 else ''}"
         compared = compare(processes, flood)
         print_rate(name, compared, count, FASTER if flood.streams >= MANY else NOT_SLOWER)
         bare = min(processes.ask(BARE, flood).wall for _ in range(RUNS))
