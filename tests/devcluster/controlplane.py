@@ -16,9 +16,9 @@ from devcluster.ports import free_ports
 from devcluster.processes import ProcessIdentity, kill, spawn, wait_until
 from devcluster.state import RunRecord
 
-_ETCD_SECONDS = 20.0
-_APISERVER_SECONDS = 60.0
-_CONTROLLER_SECONDS = 60.0
+_ETCD_SECONDS = 60.0
+_APISERVER_SECONDS = 180.0
+_CONTROLLER_SECONDS = 180.0
 _PORT_ATTEMPTS = 3
 _CLIENT_LIMITS = ("--kube-api-qps=500", "--kube-api-burst=1000")
 KWOK_STAGES = Path(__file__).with_name("templates") / "kwok-stages.yaml"

@@ -15,7 +15,7 @@ from devcluster.errors import DevclusterError
 from devcluster.locations import Locations, RunDirectory
 
 _KUBECTL_SECONDS = 120.0
-_DOWN_SECONDS = 90.0
+_DOWN_SECONDS = 180.0
 _USER_PROGRAMS = ("kubectl", "ctr")
 
 

@@ -15,7 +15,7 @@ from devcluster.errors import DevclusterError
 BRIDGE = "ecdev0"
 # Any route of a run comes before these.
 _BLOCK_METRIC = "4096"
-_LINK_SECONDS = 10.0
+_LINK_SECONDS = 30.0
 _SYSCTLS = Path("/proc/sys")
 _NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
 # Set by kubelet, kube-proxy and the CNI plugins of their own accord.

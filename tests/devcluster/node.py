@@ -19,8 +19,8 @@ from devcluster.ociarchive import ImageConfig, image_digests, single_file_layer,
 from devcluster.ports import free_ports
 from devcluster.processes import wait_until
 
-_CONTAINERD_SECONDS = 30.0
-_NODE_SECONDS = 90.0
+_CONTAINERD_SECONDS = 90.0
+_NODE_SECONDS = 240.0
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

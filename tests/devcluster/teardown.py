@@ -16,7 +16,7 @@ from devcluster.locations import RunDirectory
 from devcluster.processes import ProcessIdentity, identify, kill
 
 CGROUPS = Path("/sys/fs/cgroup")
-_EMPTY_SECONDS = 10.0
+_EMPTY_SECONDS = 30.0
 _CNI_STATE = Path("/var/lib/cni")
 _CONTAINER_LOGS = Path("/var/log/containers")
 _DEVICE_PLUGIN_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
