@@ -15,6 +15,8 @@ from support.checkpoint import fetch_checkpoint
 from support.pod import Pod, client_addresses, stub_config
 from support.tiny_llama import write_tiny_llama
 
+pytestmark = pytest.mark.timeout(180)
+
 ROOT = Path(__file__).parents[3]
 GUIDES = "".join((ROOT / "docs" / name).read_text() for name in ("client.md", "contract-suite.md"))
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", GUIDES, re.MULTILINE | re.DOTALL)
@@ -40,7 +42,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def run(*arguments: object, cwd: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=50,
+        cwd=cwd, capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -65,7 +67,6 @@ def test_control(addresses: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(120)
 def test_chat(addresses: Path) -> None:
     chat = ROOT / "examples/03-chat/chat.py"
     model = fetch_checkpoint().parent
