@@ -36,7 +36,7 @@ def run(*command: str, **environ: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     return done.returncode, done.stdout
 

@@ -188,7 +188,7 @@ def test_namespace_goes_without_an_operator(kubectl: Kubectl, runner: OperatorRu
     kubectl.apply(engine_cluster(replicas=2))
     wait_available(kubectl, 2)
     operator.kill()
-    kubectl.run("delete", "namespace", kubectl.namespace, "--timeout=60s")
+    kubectl.run("delete", "namespace", kubectl.namespace, "--timeout=150s")
     kubectl.run("create", "namespace", kubectl.namespace)
 
 

@@ -145,7 +145,7 @@ def test_an_operator_works_with_the_rights_the_chart_grants(
         operator = runner.start(NAMESPACES=served)
         eventually(created, "the cluster's children", deadline=30, interval=0.3)
         assert "orbidden" not in operator.text
-    users.run("delete", "enginecluster", "granted", "--cascade=foreground", "--timeout=60s")
+    users.run("delete", "enginecluster", "granted", "--cascade=foreground", "--timeout=150s")
     cluster_helm.run(*upgrade)
 
 

@@ -93,7 +93,7 @@ def namespace(node_cluster: ClusterHandle, devcluster_locations: Locations) -> I
         service("peers", clusterIP="None"),
         service("web"),
     )
-    space.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/web", "pod/shell")
+    space.kubectl("wait", "--for=condition=Ready", "--timeout=150s", "pod/web", "pod/shell")
     # Ready says that a process runs; names, endpoints and packet rules follow a moment later.
     for url in (POD_URL, SERVICE_URL):
         eventually(partial(space.answers, url), f"{url} answers", 30, 0.2)

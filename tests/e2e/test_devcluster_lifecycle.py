@@ -48,7 +48,7 @@ def locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locations:
 
 def run_a_pod(handle: ClusterHandle) -> None:
     handle.kubectl("apply", "--filename=-", stdin=json.dumps(PAUSE_POD))
-    handle.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/pause")
+    handle.kubectl("wait", "--for=condition=Ready", "--timeout=150s", "pod/pause")
 
 
 def test_run_leaves_no_trace_and_keeps_others_out(locations: Locations) -> None:

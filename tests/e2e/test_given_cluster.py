@@ -90,7 +90,7 @@ def test_images_loaded_by_the_verb_run(
         )
     for name in images:
         given.kubectl(
-            "wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"
+            "wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=150s"
         )
         assert "usage: enginecore-" in given.kubectl("logs", name).stdout
         given.kubectl("delete", "pod", name)

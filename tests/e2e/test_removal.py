@@ -26,7 +26,7 @@ def test_deleted_cluster_leaves_nothing(space: Space, tiny_spec: dict[str, Any])
     made = {name.partition("/")[0] for name in set(space.everything()) - before}
     wanted = {"Pod", "Service", "ConfigMap", "Deployment", "EngineCore", "EngineCluster"}
     assert wanted <= made
-    space.kubectl.run("delete", "enginecluster", "brief", "--timeout=60s")
+    space.kubectl.run("delete", "enginecluster", "brief", "--timeout=150s")
     eventually(lambda: set(space.everything()) == before, "nothing is left", 60, 1)
 
 
@@ -42,6 +42,6 @@ def test_namespace_goes_without_the_operator(
     eventually(lambda: engines.pod(0)["status"]["phase"] == "Running", "its pod runs", 60, 0.2)
     installation.scale(0)
     try:
-        node_cluster.kubectl("delete", "namespace", space.name, "--timeout=60s")
+        node_cluster.kubectl("delete", "namespace", space.name, "--timeout=150s")
     finally:
         installation.scale(1)

@@ -39,7 +39,7 @@ def tokens(client: SyncMPClient, count: int) -> list[int]:
 def test_fault_32136_a_client_that_comes_back_attaches_within_a_second(pod: Pod) -> None:
     addresses = client_addresses([pod])
     command = [sys.executable, "-c", CLIENT, msgspec.json.encode(addresses).decode()]
-    died = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    died = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert (died.returncode, died.stdout) == (-9, "streaming\n"), died.stderr
     started = time.monotonic()
     with SyncMPClient(addresses, ready_timeout=30) as client:

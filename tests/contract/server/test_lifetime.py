@@ -347,7 +347,7 @@ def _refused(config: dict[str, Any], text: str, **environment: str) -> None:
         env=os.environ | environment | {CONFIG_ENV: json.dumps(config)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -24,7 +24,7 @@ class Careless(SyncMPClient):
 def run(*arguments: str, cwd: Path) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "enginecore_client.testing", "-q", "--tb=no", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=50, check=False,
+        cwd=cwd, capture_output=True, text=True, timeout=150, check=False,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(cwd), "COLUMNS": "300"},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr

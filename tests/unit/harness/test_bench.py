@@ -48,7 +48,7 @@ def bench(tmp_path: Path, *arguments: str, **files: str) -> tuple[int, str]:
         [sys.executable, str(tmp_path / "bench"), *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

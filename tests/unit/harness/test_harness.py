@@ -68,7 +68,7 @@ def run(
         env={key: value for key, value in os.environ.items() if key != "CI"} | env,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
