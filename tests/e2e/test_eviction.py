@@ -15,15 +15,18 @@ from support.space import Engines, temporary_space
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("installation"),
 ]
 
 BACK_OFF_SECONDS = 3
 SCRATCH = "scratch"
 OVERFLOW = f"open('/{SCRATCH}/fill', 'wb').write(bytes(8 << 20))"
-KUBELET_SECONDS = 90.0
-"""The kubelet measures volumes, and ten seconds later at most looks at them."""
+EARLIEST = 0.75
+"""The pause runs from the failure itself, and its Event is written a little later."""
+
+KUBELET_SECONDS = 240.0
+"""The kubelet measures volumes once a minute or so, and looks at that every ten seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def test_pod_that_the_kubelet_evicts_is_replaced_after_the_back_off(
     assert pod is not None
     assert pod["status"]["reason"] == "Evicted"
     assert SCRATCH in pod["status"]["message"]
-    eventually(lambda: ready_condition(engines, 1)[1] == "BackOff", "the engine waits", 5, 0.1)
+    eventually(lambda: ready_condition(engines, 1)[1] == "BackOff", "the engine waits", 20, 0.1)
     status, _, message = ready_condition(engines, 1)
     assert status == "False"
     assert f"Evicted: {pod['status']['message']}" in message
@@ -88,7 +91,7 @@ def test_pod_that_the_kubelet_evicts_is_replaced_after_the_back_off(
     assert events["PodFailed"]["type"] == "Warning"
     assert f"Replaced pod {old} by {old[:-1]}2" in events["Replaced"]["note"]
     pause = (at(events["Replaced"]) - at(events["PodFailed"])).total_seconds()
-    assert pause >= BACK_OFF_SECONDS - 0.05
+    assert pause >= BACK_OFF_SECONDS * EARLIEST
     eventually(lambda: engines.space.get("pods", old) is None, "the evicted pod goes", 30, 0.2)
     engines.wait_ready(2)
     eventually(lambda: serves(face, 1), "the same client uses the replacement", 20, 0.1)
