@@ -71,23 +71,29 @@ def test_pod_that_the_kubelet_evicts_is_replaced_after_the_back_off(
 
     def evicted() -> dict[str, Any] | None:
         pod = engines.space.get("pods", old)
-        return pod if pod and pod["status"]["phase"] == "Failed" else None
+        return pod if pod and pod["status"]["phase"] in ("Failed", "Succeeded") else None
 
     pod = eventually(evicted, "the kubelet evicts the pod", KUBELET_SECONDS, 0.1)
     assert pod is not None
-    assert pod["status"]["reason"] == "Evicted"
-    assert SCRATCH in pod["status"]["message"]
+    assert any(
+        event["reason"] == "Evicted" and SCRATCH in event["note"]
+        for event in engines.space.events(old)
+    )
+    # The kubelet's verdict, unless the server's end in order was quicker: then the pod succeeded.
+    verdict = pod["status"].get("reason", "Completed")
+    why = pod["status"].get("message", "engine exited 0")
+    assert verdict == "Completed" or (verdict == "Evicted" and SCRATCH in why)
     eventually(lambda: ready_condition(engines, 1)[1] == "BackOff", "the engine waits", 20, 0.1)
     status, _, message = ready_condition(engines, 1)
     assert status == "False"
-    assert f"Evicted: {pod['status']['message']}" in message
+    assert f"{verdict}: {why}" in message
     assert engines.core(1)["status"]["phase"] == "BackOff"
 
     fresh = engines.wait_epoch(1, 2)
     assert fresh["restarts"] == 1
-    assert fresh["failure"]["reason"] == "Evicted"
+    assert fresh["failure"]["reason"] == verdict
     events = told(engines, 1)
-    assert f"Pod {old} failed (Evicted), 1 in a row" in events["PodFailed"]["note"]
+    assert f"Pod {old} failed ({verdict}), 1 in a row" in events["PodFailed"]["note"]
     assert events["PodFailed"]["type"] == "Warning"
     assert f"Replaced pod {old} by {old[:-1]}2" in events["Replaced"]["note"]
     pause = (at(events["Replaced"]) - at(events["PodFailed"])).total_seconds()
