@@ -1,14 +1,14 @@
 """ClientCore joined to engines in memory that dial in: no socket, and a clock a test moves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from enginecore_client._addresses.addresses import ClientAddresses
-from enginecore_client._core.books import Ids
+from enginecore_client._core.books import Ids, RequestRecord
 from enginecore_client._core.core import ClientCore, CoreSettings
-from enginecore_client._core.events import Close, Event, Open, Subscribe
+from enginecore_client._core.events import Close, Event, Open, RequestEnded, Subscribe
 from enginecore_client._core.native_options import Facts, NativeOptions
 from enginecore_client._core.native_transport import NativeTransport
 from enginecore_client._core.states import Channel
@@ -21,11 +21,13 @@ from enginecore_wire.outputs import (
     UtilityOutput,
     UtilityResult,
 )
-from enginecore_wire.requests import EngineCoreRequest, RequestType, UtilityCall
+from enginecore_wire.requests import EngineCoreRequest, RequestType, SamplingParams, UtilityCall
 from support.memory_link import Counting
 
 FACTS = {"max_model_len": 100, "vllm_version": "0.32.0", "data_parallel_rank": 0}
 PROBE_ID = 77
+SINK = object()
+"""Where the outputs of `add` go."""
 
 
 class MemoryEngine:
@@ -166,3 +168,38 @@ class NativeLink:
         else:
             assert kind == RequestType.UTILITY
             engine.calls.append(msgspec.msgpack.decode(frames[1], type=UtilityCall))
+
+
+def add(
+    link: NativeLink,
+    name: str = "r",
+    rank: int | None = None,
+    prompt: Sequence[int] = (1, 2),
+    **options: Any,
+) -> RequestRecord:
+    """Send a request."""
+    request = EngineCoreRequest(
+        name, [*prompt], sampling_params=SamplingParams(max_tokens=9), data_parallel_rank=rank
+    )
+    record = link.core.requests.add(request, SINK, link.now, **options)
+    link.run()
+    return record
+
+
+def of(kind: type, events: list[Any]) -> list[Any]:
+    """Return the events of one kind."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def ended(events: list[Any]) -> list[tuple[str, type | None]]:
+    """Return the requests that ended, and the kind of error of each."""
+    return [(e.record.request_id, e.error and type(e.error)) for e in of(RequestEnded, events)]
+
+
+def two() -> NativeLink:
+    """Return a client of two engines that are ready."""
+    link = NativeLink(0, 1)
+    link.announce(0)
+    link.announce(1)
+    assert link.core.all_ready()
+    return link

@@ -84,9 +84,11 @@ def running(request: pytest.FixtureRequest, deployments: Deployments) -> Iterato
     deployment = deployments.get(place)
     face = deployment.connect(place.cell.client, registry=registry)
     running = Running(place.cell, place.engine, face, deployment, registry)
-    assert running.serves()  # then every engine has dialled, and no test gets the blame for it
-    yield running
-    face.close()
+    try:
+        assert running.serves()  # then every engine has dialled, and no test gets the blame for it
+        yield running
+    finally:
+        face.close()
 
 
 @pytest.fixture(scope="class")
