@@ -8,7 +8,7 @@ from enginecore_client._core.delivery import Delivery
 from enginecore_client._core.dispatch import Dispatcher
 from enginecore_client._core.fleet import Fleet
 from enginecore_client._core.ledger import Ledger
-from enginecore_client.errors import ClientClosedError, RequestRejectedError, RequestTimeoutError
+from enginecore_client.errors import ClientClosedError, RequestTimeoutError
 
 
 class Calls:
@@ -18,7 +18,7 @@ class Calls:
         fleet: the engines there are.
         ledger: what is unanswered.
         delivery: has the rules of each engine.
-        dispatcher: knows why nobody answers.
+        dispatcher: knows why nobody answers, and who does not exist.
         ids: where call ids come from.
     """
 
@@ -41,10 +41,7 @@ class Calls:
         """
         self._ledger.check_open()
         if engine is not None and (type(engine) is not int or not self._fleet.knows(engine)):
-            known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
-            raise RequestRejectedError(
-                f"engine: there is no engine {engine!r}; engines are {known}", field="engine"
-            )
+            raise self._dispatcher.unknown("engine", engine)
         working = self._fleet.working()
         found = [c.link for c in working if engine is None or self._fleet.rank(c) == engine]
         if not found:

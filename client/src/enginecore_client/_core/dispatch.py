@@ -90,11 +90,7 @@ class Dispatcher:
             return working[0]
         if rank is not None:
             if not self._fleet.knows(rank):
-                known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
-                raise RequestRejectedError(
-                    f"data_parallel_rank: there is no engine {rank!r}; engines are {known}",
-                    field="data_parallel_rank",
-                )
+                raise self.unknown("data_parallel_rank", rank)
             working = [c for c in working if self._fleet.rank(c) == rank]
         accepting = [c for c in working if c.accepting]
         if not accepting:
@@ -117,6 +113,13 @@ class Dispatcher:
         """Say whether an engine takes requests and has room for one."""
         admission = self._admissions[connection.link]
         return connection.accepting and len(connection.requests) < admission.in_flight
+
+    def unknown(self, field: str, rank: object) -> RequestRejectedError:
+        """Return the error that there is no engine of this rank; `field` is where it was named."""
+        known = ", ".join(map(str, self._fleet.ranks())) or "not known yet"
+        return RequestRejectedError(
+            f"{field}: there is no engine {rank!r}; engines are {known}", field=field
+        )
 
     def nobody(self, rank: int | None, now: float) -> EngineCoreError:
         """Return the error that no engine (or not the one of this rank) is ready."""
