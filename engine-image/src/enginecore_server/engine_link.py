@@ -20,8 +20,12 @@ IPC_PATH_BYTES: Final = 107
 
 _FIRST: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _LAST: Final = int(zmq.NOBLOCK)
+_NOW: Final = int(zmq.NOBLOCK)
 
 Payload = bytes | zmq.Frame
+
+Rests = dict[int, list[zmq.Frame]]
+"""The further frames of those messages of a burst that have any, by their place in it."""
 
 
 class LinkError(Exception):
@@ -37,8 +41,8 @@ class EngineListener(Protocol):
     def input_message(self, frames: Sequence[bytes]) -> None:
         """A message (the READY payload) came on the engine's input socket."""
 
-    def output_frames(self, first: zmq.Frame, rest: list[zmq.Frame]) -> None:
-        """A message came on one of the engine's output connections."""
+    def output_messages(self, firsts: list[zmq.Frame], rests: Rests) -> None:
+        """Messages came on the engine's output connections, in this order."""
 
     def engine_connected(self, pid: int) -> None:
         """The EngineCore process connected; called once per connection to the input."""
@@ -171,20 +175,27 @@ class EngineLink:
         return True
 
     def _drain_output(self) -> bool:
-        receive, deliver = self._output.recv, self._listener.output_frames
-        for _ in range(BURST):
-            try:
-                first = receive(zmq.NOBLOCK, False)
-            except zmq.Again:
-                return False
-            rest: list[zmq.Frame] = []
-            more = first.more
-            while more:
-                frame = receive(zmq.NOBLOCK, False)
-                rest.append(frame)
-                more = frame.more
-            deliver(first, rest)
+        """Take a burst and hand it over as one: what has to be done once is done once for all."""
+        receive = self._output.recv
+        firsts: list[zmq.Frame] = []
+        rests: Rests = {}
+        try:
+            for index in range(BURST):
+                first = receive(_NOW, False)
+                if first.more:
+                    rests[index] = self._rest()
+                firsts.append(first)
+        except zmq.Again:
+            return False
+        finally:
+            self._listener.output_messages(firsts, rests)
         return True
+
+    def _rest(self) -> list[zmq.Frame]:
+        frames = [self._output.recv(_NOW, False)]
+        while frames[-1].more:
+            frames.append(self._output.recv(_NOW, False))
+        return frames
 
     def _input_accepted(self, fd: int, _endpoint: str) -> None:
         pid = _peer_pid(fd)

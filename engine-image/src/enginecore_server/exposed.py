@@ -99,13 +99,17 @@ class ExposedSockets:
         self._waiting: dict[bytes, Session] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
 
-    def relay(self, session: Session, first: zmq.Frame, rest: list[zmq.Frame]) -> None:
-        """Send an engine message, or queue it behind what waits for the client already."""
+    def relay(self, session: Session, body: Payload, rest: list[zmq.Frame]) -> None:
+        """Send an engine message, or queue it behind what waits for the client already.
+
+        Args:
+            body: the first frame, as `payload` gives it.
+            rest: the other frames.
+        """
         session.outputs_sent += 1
-        if rest or session.backlog or len(first) >= _COPIED_BYTES:
-            self._send_or_queue(session, [_payload(first), *map(_payload, rest)])
+        if rest or session.backlog or not isinstance(body, bytes):
+            self._send_or_queue(session, [body, *map(payload, rest)])
             return
-        body = first.bytes
         try:
             self._send(session.identity, _FIRST)
         except zmq.ZMQError as error:
@@ -259,7 +263,8 @@ def _bind(socket: "zmq.Socket[bytes]", host: str, port: int, field: str) -> int:
     return int(endpoint.rpartition(b":")[2])
 
 
-def _payload(frame: zmq.Frame) -> Payload:
+def payload(frame: zmq.Frame) -> Payload:
+    """Return a frame in the form that is cheapest to send: a small one as a copy of its bytes."""
     return frame.bytes if len(frame) < _COPIED_BYTES else frame
 
 

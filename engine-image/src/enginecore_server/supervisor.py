@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from enginecore_server.child import EngineChild
-from enginecore_server.engine_link import EngineLink
+from enginecore_server.engine_link import EngineLink, Rests
 from enginecore_server.handshake import Handshake, HandshakeError, HandshakeStep
 from enginecore_server.heads import UtilityHead
 from enginecore_server.phases import STARTING_UP
@@ -99,10 +99,10 @@ class EngineSupervisor:
             self._start_watch.progress(time.monotonic())
             self._ask_when_loaded()
 
-    def output_frames(self, first: zmq.Frame, rest: list[zmq.Frame]) -> None:
-        """Hand an output to the relay."""
+    def output_messages(self, firsts: list[zmq.Frame], rests: Rests) -> None:
+        """Hand outputs to the relay."""
         if self._relay is not None:
-            self._relay.output_frames(first, rest)
+            self._relay.output_messages(firsts, rests)
 
     def engine_connected(self, pid: int) -> None:
         """Watch the EngineCore process itself: its launcher may outlive it by seconds."""
