@@ -1,6 +1,7 @@
 """Streams through a real engine server, where the contract suite has no eye for them."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,3 +93,26 @@ async def test_max_tokens_none_means_the_rest_of_the_context(start_pod) -> None:
     async with AsyncMPClient(client_addresses([pod])) as client:
         tokens, reason = await collect(client.generate(PROMPT, params(None)))
         assert (len(tokens), reason) == (7, FinishReason.LENGTH)
+
+
+def test_threads_that_share_a_stream_all_reach_its_end(pod: Pod) -> None:
+    with SyncMPClient(client_addresses([pod])) as client, ThreadPoolExecutor(3) as threads:
+        stream = client.generate(PROMPT, params(50, n=2, temperature=1.0))
+        readers = [threads.submit(list, stream) for _ in range(3)]
+        outputs = [output for reader in readers for output in reader.result(30)]
+        assert sum(len(output.new_token_ids) for output in outputs) == 100
+
+
+async def test_tasks_that_share_a_stream_all_reach_its_end(pod: Pod) -> None:
+    async with AsyncMPClient(client_addresses([pod])) as client:
+        stream = client.generate(PROMPT, params(50))
+        async with asyncio.timeout(30):
+            readers = await asyncio.gather(*(collect(stream) for _ in range(3)))
+        assert sum(len(tokens) for tokens, _ in readers) == 50
+        stream = client.generate(PROMPT, LONG)
+        tasks = [asyncio.create_task(collect(stream)) for _ in range(3)]
+        await eventually_async(lambda: pod.status().in_flight == 1, "it runs")
+        tasks[0].cancel()
+        async with asyncio.timeout(30):
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(end) for end in ended] == [asyncio.CancelledError, tuple, tuple]

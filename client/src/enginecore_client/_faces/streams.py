@@ -1,5 +1,7 @@
 """The outputs of one request, as the callers of `generate` read them."""
 
+import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -131,7 +133,7 @@ class SyncStream(_Stream):
     """The outputs of one request, as an iterator of EngineCoreOutput.
 
     It ends after the last output of every sequence, which has a `finish_reason`. Closing or
-    dropping it early aborts the request.
+    dropping it early aborts the request. Threads that read the same one get an output each in turn.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class SyncStream(_Stream):
     ) -> None:
         self._mailbox: ThreadMailbox[Any] = ThreadMailbox() if mailbox is None else mailbox
         self._end_now = abort
+        self._reading = threading.Lock()
         super().__init__(request, tokenizer, self._mailbox, drop)
 
     def start(self, add: Add) -> None:
@@ -158,10 +161,11 @@ class SyncStream(_Stream):
         return self
 
     def __next__(self) -> EngineCoreOutput:
-        while not self._ended:
-            output = self._take(self._mailbox.get())
-            if output is not None:
-                return output
+        with self._reading:
+            while not self._ended:
+                output = self._take(self._mailbox.get())
+                if output is not None:
+                    return output
         raise StopIteration
 
     def close(self) -> None:
@@ -182,7 +186,8 @@ class AsyncStream(_Stream):
     """The outputs of one request, as an async iterator of EngineCoreOutput.
 
     It ends after the last output of every sequence, which has a `finish_reason`. Leaving it
-    early, closing it, cancelling the task that reads it, or dropping it aborts the request.
+    early, closing it, cancelling the task that reads it, or dropping it aborts the request. Tasks
+    that read the same one get an output each in turn.
     """
 
     def __init__(
@@ -231,7 +236,11 @@ class AsyncStream(_Stream):
                 if not self._started or self._ended:
                     await self._begin()
                     continue
-                waiter = self._mailbox.arrival(self._home.loop)
+                loop = self._home.loop
+                if loop is not asyncio.get_running_loop():
+                    await self._connect()  # takes the client along
+                    continue
+                waiter = self._mailbox.arrival(loop)
                 try:
                     await waiter
                 except BaseException:
@@ -246,6 +255,8 @@ class AsyncStream(_Stream):
             ):
                 return item
             output = self._take(item)
+            if self._ended:
+                self._mailbox.release()
             if output is not None:
                 return output
 
@@ -280,6 +291,7 @@ class AsyncStream(_Stream):
     def _end(self, abort: Abort) -> None:
         super()._end(abort)
         self._items.clear()
+        self._mailbox.release()
 
     async def __aenter__(self) -> "AsyncStream":
         return self

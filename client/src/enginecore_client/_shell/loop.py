@@ -1,7 +1,9 @@
 """The sockets of an async client on its event loop."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from enginecore_client._shell.background import BackgroundResources
 from enginecore_client._shell.driver import SWEEP_SECONDS
@@ -17,6 +19,7 @@ class LoopResources(BackgroundResources):
         super().__init__()
         self.loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: dict[Socket, Callable[[], None]] = {}
+        self._posted: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self) -> None:
@@ -74,16 +77,18 @@ class LoopResources(BackgroundResources):
             self.loop.call_soon(callback)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop; from any thread."""
+        """Call `callback` on the loop, the next one if this one was left; from any thread."""
+        if self.driver is not None and self.driver.core.closed:
+            return
+        self._posted.append(callback)
         loop = self.loop
-        if loop is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(callback)
-            except RuntimeError:
-                return
+        if loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._catch_up, loop)
 
     def close(self) -> None:
         """Close everything, on the loop's own thread."""
+        self._posted.clear()
         if self._timer is not None:
             self._timer.cancel()
         if self.driver is not None:
@@ -97,10 +102,16 @@ class LoopResources(BackgroundResources):
             for socket in self._callbacks:
                 self.loop.remove_reader(socket.fileno())
 
+    def _catch_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do what was posted, on `loop`, unless that was left for another one."""
+        while self._posted and loop is self.loop:
+            self._posted.popleft()()
+
     def _sweep(self) -> None:
         assert self.loop is not None
         assert self.driver is not None
         if self.driver.core.closed:
             return
         self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._catch_up(self.loop)
         self.driver.tick()

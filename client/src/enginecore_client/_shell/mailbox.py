@@ -69,7 +69,7 @@ class ThreadMailbox(Generic[T]):
                     raise TimeoutError
                 if os.getpid() != self._process:
                     raise ClientClosedError("this process is a fork of the client's: nothing comes")
-                self._condition.wait(left)
+                self._condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             item: T = self._items.popleft()
             return item
 
@@ -128,6 +128,10 @@ class TaskMailbox(Generic[T]):
     def finish(self, error: EngineCoreError) -> None:
         """Let every reader raise `error` once the items are gone."""
         self._end = error
+        self.release()
+
+    def release(self) -> None:
+        """Wake everybody who waits, whether there is something for them or not."""
         while self._waiter is not None:
             self._wake()
 
@@ -176,8 +180,7 @@ class TaskMailbox(Generic[T]):
         """Wake who has waited longest."""
         while (waiter := self._waiter) is not None:
             self._waiter = self._others.pop(0) if self._others else None
-            if not waiter.done():
-                waiter.set_result(None)
+            if _woken(waiter):
                 return
 
 
@@ -190,8 +193,7 @@ class Signal:
     def notify(self) -> None:
         """Wake everybody who waits."""
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _woken(waiter)
 
     async def wait(self, timeout: float) -> None:
         """Wait for `notify`, at most `timeout` seconds."""
@@ -201,6 +203,17 @@ class Signal:
             await asyncio.wait([waiter], timeout=timeout)
         finally:
             self._waiters.discard(waiter)
+
+
+def _woken(waiter: asyncio.Future[None]) -> bool:
+    """Wake who awaits `waiter`; False if nobody does any more, as its loop was closed."""
+    if waiter.done():
+        return False
+    try:
+        waiter.set_result(None)
+    except RuntimeError:
+        return False
+    return True
 
 
 def drop_stale(items: deque[Any], error: EngineCoreError) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from enginecore_client._core.events import (
@@ -92,8 +93,9 @@ class Teller:
 
 
 def _settle(future: Any, event: CallEnded) -> None:
-    """Give a call's caller what it waits for."""
-    if event.error is not None:
-        future.set_exception(event.error)
-    else:
-        future.set_result(event.value)
+    """Give a call's caller what it waits for; one whose loop was closed waits no more."""
+    with suppress(RuntimeError):
+        if event.error is not None:
+            future.set_exception(event.error)
+        else:
+            future.set_result(event.value)
