@@ -65,6 +65,21 @@ class Op(msgspec.Struct, Generic[R], frozen=True):
         return converted
 
 
+def checked(op: Op[R]) -> Op[R]:
+    """Return an operation as it is.
+
+    Raises:
+        RequestRejectedError: it is none, such as a name or the class alone.
+    """
+    if not isinstance(op, Op):
+        raise RequestRejectedError(
+            f"op: got {op!r}, allowed: an operation of enginecore_client.ops, such as "
+            "IsSleeping(); call_utility takes a name",
+            field="op",
+        )
+    return op
+
+
 _HINTS: Final = {
     "lora_request": "; give a LoRARequest(lora_name, lora_int_id, lora_path) of "
     "enginecore_wire.requests"

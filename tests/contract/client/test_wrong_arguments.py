@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from enginecore_client import (
     SyncMPClient,
     UtilityError,
 )
+from enginecore_client.ops import IsSleeping
 from enginecore_wire.control import Limits, Timers
 from support.eventually import eventually
 from support.protocol_peer import ProtocolPeer
@@ -30,6 +32,7 @@ from support.protocol_peer import ProtocolPeer
 PROMPT = [7, 11, 13]
 PARAMS = SamplingParams(max_tokens=5, output_kind=OutputKind.DELTA)
 NAN = float("nan")
+WHOLE = EngineCoreRequest("whole", PROMPT, sampling_params={"max_tokens": 1})  # type: ignore[arg-type]
 CYCLE: dict[str, Any] = {}
 CYCLE["again"] = CYCLE
 
@@ -58,6 +61,19 @@ GENERATE: list[tuple[dict[str, Any], str]] = [
     ({"deadline": -2}, "deadline"),
     ({"data_parallel_rank": -1}, "data_parallel_rank"),
     ({"data_parallel_rank": "0"}, "data_parallel_rank"),
+    ({"data_parallel_rank": False}, "data_parallel_rank"),
+    ({"data_parallel_rank": [0]}, "data_parallel_rank"),
+    ({"deadline": True}, "deadline"),
+    ({"retry": "no"}, "retry"),
+    *(
+        ({"sampling_params": SamplingParams(n=2, **{field: value})}, f"sampling_params.{field}")
+        for field, value in (
+            ("temperature", "hot"),
+            ("temperature", None),
+            ("seed", "x"),
+            ("seed", [1]),
+        )
+    ),
 ]
 
 
@@ -91,7 +107,24 @@ CALLS: list[tuple[Callable[[SyncMPClient], Any], str]] = [
     (lambda client: client.call_utility("is_sleeping", timeout="x"), "timeout"),  # type: ignore[arg-type]
     (lambda client: client.call_utility("is_sleeping", timeout=-1), "timeout"),
     (lambda client: client.get_output(timeout=-1), "timeout"),
+    (lambda client: client.get_output(timeout=True), "timeout"),
+    (lambda client: client.call("is_sleeping"), "op"),  # type: ignore[arg-type]
+    (lambda client: client.call(IsSleeping), "op"),  # type: ignore[arg-type]
+    (lambda client: client.generate(WHOLE), "sampling_params"),
 ]
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 10**400], ids=["inf", "float", "int"])
+def test_a_time_span_as_long_as_you_like(peer: ProtocolPeer, seconds: float) -> None:
+    with SyncMPClient(peer.addresses, ready_timeout=seconds) as client:
+        assert client.call_utility("is_sleeping", timeout=seconds) is None
+        assert [*client.generate(PROMPT, PARAMS, deadline=seconds)][-1].finish_reason is not None
+        later = threading.Timer(
+            0.1, client.add_request, [EngineCoreRequest("q", PROMPT, sampling_params=PARAMS)]
+        )
+        later.start()
+        assert client.get_output(timeout=seconds).outputs[0].request_id == "q"
+        later.join()
 
 
 def test_arguments_of_other_calls(peer: ProtocolPeer) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +26,7 @@ from enginecore_client import (
     StartupTimeoutError,
     SyncMPClient,
 )
+from enginecore_client.testing import FakeEngine
 from support.eventually import eventually
 from support.leaks import holdings
 from support.native_engines import alive, directories, launched_stub, pids
@@ -45,6 +48,17 @@ def test_engine_that_ignores_sigterm_is_killed_with_what_it_started() -> None:
             launch=LaunchOptions(stop_seconds=0.5),
         )  # fmt: skip
     assert time.monotonic() - started < 8
+
+
+def test_shutdown_bounds_how_long_engines_may_take_to_end() -> None:
+    client = SyncMPClient(engine_command=FakeEngine.command())
+    assert client.engine_manager is not None
+    (pid,) = client.engine_manager.pids.values()
+    os.kill(pid, signal.SIGSTOP)  # until it goes on it ends by SIGKILL alone
+    started = time.monotonic()
+    client.shutdown(timeout=0.2)
+    assert time.monotonic() - started < LaunchOptions().stop_seconds / 2
+    assert not alive(pid)
 
 
 def test_closing_ends_requests_with_the_clients_own_error() -> None:

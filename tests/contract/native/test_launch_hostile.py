@@ -14,6 +14,7 @@ from enginecore_client import (
     EngineCommand,
     EngineStartupError,
     LaunchOptions,
+    NativeOptions,
     OutputKind,
     RequestRejectedError,
     SamplingParams,
@@ -118,6 +119,10 @@ WRONG = [
     ("launch", {"launch": {}}),
     ("launch", {"launch": None}),
     ("launch.host", {"launch": LaunchOptions(host=5)}),  # type: ignore[arg-type]
+    ("launch.stop_seconds", {"launch": LaunchOptions(stop_seconds=1e300)}),
+    ("native.probe_seconds", {"native": NativeOptions(probe_seconds=10**400)}),
+    ("native.vocab_size", {"native": NativeOptions(vocab_size=2**70)}),
+    ("native.in_flight", {"native": NativeOptions(in_flight=2**70)}),
     ("launch.coordinator", {"launch": LaunchOptions(coordinator="no")}),  # type: ignore[arg-type]
     ("launch.parallel_config", {"launch": LaunchOptions(parallel_config={"a": object()})}),
     ("launch.local_ranks", {"launch": LaunchOptions(local_ranks=())}),

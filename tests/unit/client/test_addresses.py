@@ -145,6 +145,9 @@ def test_from_status() -> None:
     assert ClientAddresses.from_status({"clientAddresses": GOOD}) == expected
     with pytest.raises(AddressError, match="no clientAddresses yet"):
         ClientAddresses.from_status({"status": {}})
+    for status in (None, [], {"clientAddresses": ["tcp://a:1"]}):
+        with pytest.raises(AddressError, match="no clientAddresses yet"):
+            ClientAddresses.from_status({"status": status})
 
 
 @pytest.mark.parametrize(

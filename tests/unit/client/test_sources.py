@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from enginecore_client import AddressError, ClientAddresses, FileSource, StaticSource
+from enginecore_client import (
+    AddressError,
+    ClientAddresses,
+    FileSource,
+    StaticSource,
+    SyncMPClient,
+)
 from enginecore_client._addresses.sources import RankSource, source_of
 
 
@@ -129,6 +135,26 @@ def test_what_stands_for_a_source(tmp_path: Path) -> None:
     own = StaticSource(typed)
     for given in (content("a"), typed, str(path), path, own):
         assert hosts(source_of(given).poll(0.0)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (ClientAddresses(("tcp://10.0.0.1:1",), ()), "1 entries and output_address 0"),
+        (ClientAddresses(("10.0.0.1:1",), ("tcp://10.0.0.1:2",)), "must be tcp://host:port"),
+        (ClientAddresses((), (), mode="bind"), "has 0 entries; in mode 'bind'"),
+        (ClientAddresses(5, ("tcp://10.0.0.1:2",)), "must be a string or a list"),  # type: ignore[arg-type]
+    ],
+)
+def test_addresses_made_by_hand_are_checked_too(typed: ClientAddresses, text: str) -> None:
+    for use in (source_of, SyncMPClient):
+        with pytest.raises(AddressError, match=text):
+            use(typed)
+
+
+def test_one_address_made_by_hand_is_no_list_of_characters() -> None:
+    typed = ClientAddresses("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")  # type: ignore[arg-type]
+    assert hosts(source_of(typed).poll(0.0)) == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize("given", [None, 5, [content("a")]])

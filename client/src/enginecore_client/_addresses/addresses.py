@@ -83,6 +83,14 @@ class ClientAddresses(msgspec.Struct, frozen=True):
             for address in endpoint.addresses
         )
 
+    def checked(self) -> "ClientAddresses":
+        """Return these addresses, made by hand, as `from_dict` would have made them.
+
+        Raises:
+            AddressError: something is wrong; the text names the key and the remedy.
+        """
+        return self.from_dict(msgspec.structs.asdict(self))
+
     @classmethod
     def from_dict(cls, source: Mapping[str, Any]) -> "ClientAddresses":
         """Check and convert a `client_addresses` dict.
@@ -150,8 +158,8 @@ class ClientAddresses(msgspec.Struct, frozen=True):
             AddressError: the status has no addresses yet, or from_dict refuses them.
         """
         status = resource.get("status", resource)
-        addresses = status.get("clientAddresses")
-        if not addresses:
+        addresses = status.get("clientAddresses") if isinstance(status, Mapping) else None
+        if not addresses or not isinstance(addresses, Mapping):
             raise AddressError("EngineCluster status has no clientAddresses yet")
         return cls.from_dict(addresses)
 

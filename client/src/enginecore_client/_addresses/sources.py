@@ -205,7 +205,7 @@ def source_of(
         AddressError: they are wrong.
     """
     if isinstance(addresses, ClientAddresses):
-        return StaticSource(addresses)
+        return StaticSource(addresses.checked())
     if isinstance(addresses, str | os.PathLike):
         return FileSource(addresses)
     if isinstance(addresses, Mapping):

@@ -1,12 +1,13 @@
 """What one engine accepts: requests are completed, checked and encoded against its READY."""
 
 import sys
-from math import inf, isnan
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from enginecore_client._core.grammar import in_engine_terms
+from enginecore_client._core.spans import seconds_of
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.calls import check_call
 from enginecore_wire.checker import RequestChecker
@@ -220,11 +221,7 @@ def deadline_after(seconds: float | None, now: float, field: str) -> float | Non
     """
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or isnan(seconds) or seconds < 0:
-        raise RequestRejectedError(
-            f"{field}: got {seconds!r}, allowed: seconds from now, 0 or more, or None", field=field
-        )
-    return now + seconds
+    return now + seconds_of(field, seconds, "seconds from now, 0 or more, or None")
 
 
 def check_types(request: EngineCoreRequest) -> None:

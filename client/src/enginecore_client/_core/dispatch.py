@@ -89,7 +89,7 @@ class Dispatcher:
             self._balancer.chose(self._fleet.rank(working[0]))
             return working[0]
         if rank is not None:
-            if not self._fleet.knows(rank):
+            if type(rank) is not int or not self._fleet.knows(rank):
                 raise self.unknown("data_parallel_rank", rank)
             working = [c for c in working if self._fleet.rank(c) == rank]
         accepting = [c for c in working if c.accepting]

@@ -1,11 +1,12 @@
 """What a client knows or wants of engines that dial in."""
 
+import sys
 from collections.abc import Sequence
-from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from enginecore_client._core.spans import FAR
 from enginecore_client.errors import RequestRejectedError
 
 IN_FLIGHT: Final = 65536
@@ -55,9 +56,11 @@ def check_options(options: NativeOptions) -> None:
         ("hidden_size", options.hidden_size, 0),
         ("in_flight", options.in_flight, 1),
     ):
-        if type(value) is not int or value < low:
-            raise _wrong(field, value, f"an integer, {low} or more")
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < inf):
+        if type(value) is not int or not low <= value <= sys.maxsize:
+            raise _wrong(field, value, f"an integer, {low} or more, of 63 bits")
+    if seconds is not None and not (
+        isinstance(seconds, int | float) and type(seconds) is not bool and 0 < seconds < FAR
+    ):
         raise _wrong("probe_seconds", seconds, "seconds above 0, or None")
     for field, text in (
         ("engine_version", options.engine_version),

@@ -6,14 +6,14 @@ from typing import Any, TypeVar, Unpack
 
 from enginecore_client._core.admission import deadline_after
 from enginecore_client._faces.mp import MPClient
-from enginecore_client._faces.options import EngineOptions, check_ids
+from enginecore_client._faces.options import EngineOptions, check_ids, retry_of
 from enginecore_client._faces.sequences import build_request
 from enginecore_client._faces.streams import AsyncStream
 from enginecore_client._shell.driver import SWEEP_SECONDS
 from enginecore_client._shell.engines import Addresses
 from enginecore_client._shell.loop import LoopResources
 from enginecore_client._shell.mailbox import Signal, TaskMailbox
-from enginecore_client.ops import Op, combine
+from enginecore_client.ops import Op, checked, combine
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 
@@ -129,7 +129,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         The stream raises what ends the request: EngineDeadError, RequestRejectedError, …
         """
         request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
-        again = self._retry if retry is None else retry
+        again = retry_of(retry, self._retry)
         stream = AsyncStream(
             self._driver,
             self.resources,
@@ -188,7 +188,8 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
             UtilityError: an engine says that it failed, or engines disagree.
             RequestTimeoutError: no reply came within `timeout` seconds.
         """
-        return op.result(await self._call(op.utility, op.arguments(), engine, timeout))
+        replies = await self._call(checked(op).utility, op.arguments(), engine, timeout)
+        return op.result(replies)
 
     async def call_utility_async(
         self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from enginecore_client._addresses.sources import StaticSource
 from enginecore_client._core.books import Ids, RequestRecord
 from enginecore_client._core.core import ClientCore, CoreSettings
+from enginecore_client._core.spans import seconds_of
 from enginecore_client._core.states import Channel
 from enginecore_client._faces.face import EngineCoreClient, make_metrics
-from enginecore_client._faces.options import check_ids, check_kinds, check_seconds
+from enginecore_client._faces.options import check_ids, check_kinds
 from enginecore_client._faces.sequences import TextTokenizer, build_request
 from enginecore_client._faces.streams import SyncStream
 from enginecore_client._shell.driver import Driver
@@ -25,7 +26,7 @@ from enginecore_client._shell.local import (
 from enginecore_client._shell.mailbox import StepMailbox, ThreadMailbox
 from enginecore_client._sockets.resources import HostUnreachableError
 from enginecore_client.errors import ClientClosedError, RequestRejectedError
-from enginecore_client.ops import Op, combine
+from enginecore_client.ops import Op, checked, combine
 from enginecore_wire.engine import EngineLike
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
@@ -115,7 +116,7 @@ class InprocClient(EngineCoreClient):
     def shutdown(self, timeout: float | None = None) -> None:
         """Close the client; see EngineCoreClient. Nothing runs that could need time."""
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            seconds_of("timeout", timeout)
         self.close()
 
     def generate(
@@ -190,7 +191,7 @@ class InprocClient(EngineCoreClient):
             RequestRejectedError: an argument is wrong.
             UtilityError: the engine says that it failed.
         """
-        return op.result([self._call(op.utility, op.arguments(), engine)])
+        return checked(op).result([self._call(op.utility, op.arguments(), engine)])
 
     def call_utility(self, method: str, *args: Any, engine: int | None = None) -> Any:
         """Call the engine's method by name; see `call`."""

@@ -12,6 +12,7 @@ from enginecore_client._core.core import ClientCore, CoreSettings
 from enginecore_client._core.native_options import NativeOptions
 from enginecore_client._core.ranks import LAST_RANK
 from enginecore_client._core.routing import LoadScore, score
+from enginecore_client._core.spans import seconds_of
 from enginecore_client._faces.face import EngineCoreClient, make_metrics
 from enginecore_client._faces.options import (
     LAUNCH_DEFAULTS,
@@ -20,7 +21,6 @@ from enginecore_client._faces.options import (
     check_kinds,
     check_min_ready,
     check_place,
-    check_seconds,
     wrong,
 )
 from enginecore_client._faces.sequences import TextTokenizer
@@ -115,7 +115,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             load_score=load_score,
         )
         check_place(client_count, client_index)
-        check_seconds("ready_timeout", ready_timeout)
+        self._ready_timeout = seconds_of("ready_timeout", ready_timeout)
         check_min_ready(min_ready)
         ids = Ids()
         choice = EngineChoice(
@@ -140,7 +140,6 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         self.client_count = client_count
         self.client_index = client_index
         self.outputs_queue = outputs_queue
-        self._ready_timeout = ready_timeout
         self._min_ready = min_ready
         self._retry = retry
         self._tokenizer = tokenizer
@@ -242,8 +241,11 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Close the client; see EngineCoreClient."""
+        launcher = self._driver.launcher
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            seconds = seconds_of("timeout", timeout)
+            if launcher is not None:
+                launcher.stop_seconds = seconds
         self.close()
 
     def _scaler(self, size: int) -> Callable[[int], None]:

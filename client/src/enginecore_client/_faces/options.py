@@ -78,6 +78,18 @@ def check_kinds(**options: Any) -> None:
             raise wrong(field, value, allowed)
 
 
+def retry_of(retry: bool | None, default: bool) -> bool:
+    """Return whether a request is sent again; None for the client's default.
+
+    Raises:
+        RequestRejectedError: `retry` does not say.
+    """
+    if retry is None:
+        return default
+    check_kinds(retry=retry)
+    return retry
+
+
 def check_place(client_count: int, client_index: int) -> None:
     """Refuse a place among clients that cannot be.
 
@@ -100,16 +112,6 @@ def check_min_ready(count: int | None) -> None:
     """
     if count is not None and (type(count) is not int or count < 1):
         raise wrong("min_ready", count, "1 or more engines, or None for all")
-
-
-def check_seconds(field: str, seconds: float) -> None:
-    """Refuse what is no time span.
-
-    Raises:
-        RequestRejectedError: it is none.
-    """
-    if not isinstance(seconds, int | float) or not seconds >= 0:
-        raise wrong(field, seconds, "seconds, 0 or more")
 
 
 def check_ids(request_ids: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from enginecore_client._core.admission import refuse_text
+from enginecore_client._core.admission import check_types, refuse_text
 from enginecore_client._core.books import RequestRecord
 from enginecore_client._faces.outputs import GeneratedOutput, generated
 from enginecore_client.errors import RequestRejectedError
@@ -206,6 +206,7 @@ def sequences_of(
     """
     params = request.sampling_params
     if not isinstance(params, SamplingParams):
+        check_types(request)
         return [Sequence(0, request, mailbox, None, drop)]
     _check_strings(params, tokenizer)
     count = _count(params)
@@ -233,7 +234,9 @@ def sequences_of(
 def _params_of(params: SamplingParams, index: int) -> SamplingParams:
     if params.n == 1:
         return params
-    seed = None if params.seed in (None, NO_SEED) else params.seed + index
+    seed = params.seed
+    if type(seed) is int:  # what is wrong with another one is the checks' to say
+        seed = None if seed == NO_SEED else seed + index
     return msgspec.structs.replace(params, n=1, seed=seed)
 
 
@@ -242,12 +245,12 @@ def _reader(tokenizer: TextTokenizer | None, params: SamplingParams) -> TextRead
 
 
 def _count(params: SamplingParams) -> int:
-    n, seed = params.n, params.seed
+    n, seed, temperature = params.n, params.seed, params.temperature
     if type(n) is int and n == 1:
         return 1
     if type(n) is not int or not 1 <= n <= MAX_SEQUENCES:
         raise _refused("n", n, f"1 to {MAX_SEQUENCES}")
-    if n > 1 and params.temperature < GREEDY_BELOW:
+    if n > 1 and isinstance(temperature, int | float) and temperature < GREEDY_BELOW:
         raise _refused("n", n, "1 at temperature 0, where all sequences would be the same")
     if n > 1 and type(seed) is int and seed > SEED_MAXIMUM - n + 1:
         raise _refused("seed", seed, f"at most {SEED_MAXIMUM - n + 1} with n = {n}")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack
 from enginecore_client._core.admission import deadline_after
 from enginecore_client._core.books import RequestRecord
 from enginecore_client._faces.mp import MPClient
-from enginecore_client._faces.options import EngineOptions, check_ids
+from enginecore_client._faces.options import EngineOptions, check_ids, retry_of
 from enginecore_client._faces.sequences import build_request
 from enginecore_client._faces.streams import SyncStream
 from enginecore_client._shell.driver import SWEEP_SECONDS
@@ -15,7 +15,7 @@ from enginecore_client._shell.engines import Addresses
 from enginecore_client._shell.mailbox import ThreadMailbox
 from enginecore_client._shell.thread import ThreadResources
 from enginecore_client.errors import ClientClosedError, RequestTimeoutError
-from enginecore_client.ops import Op, combine
+from enginecore_client.ops import Op, checked, combine
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.requests import EngineCoreRequest, SamplingParams
 
@@ -82,9 +82,8 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
                 no engine takes it now.
         """
         request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
-        driver = self._driver
+        driver, again = self._driver, retry_of(retry, self._retry)
         stream = SyncStream(request, self._tokenizer, self._abort_record, driver.drop_record)
-        again = self._retry if retry is None else retry
         with self.resources.lock:
             stream.start(lambda each, sink: self._add(each, sink, deadline, retry=again))
         return stream
@@ -113,9 +112,9 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
             ClientClosedError: the client was closed, or its reader thread failed.
         """
         self._driver.check_process()
-        deadline_after(timeout, 0.0, "timeout")
+        seconds = deadline_after(timeout, 0.0, "timeout")
         try:
-            item = self.outputs_queue.get(timeout)
+            item = self.outputs_queue.get(seconds)
         except TimeoutError as error:
             raise RequestTimeoutError(f"no output came within {timeout} s") from error
         if isinstance(item, BaseException):
@@ -134,7 +133,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
             UtilityError: an engine says that it failed, or engines disagree.
             RequestTimeoutError: no reply came within `timeout` seconds.
         """
-        return op.result(self._call(op.utility, op.arguments(), engine, timeout))
+        return checked(op).result(self._call(op.utility, op.arguments(), engine, timeout))
 
     def call_utility(
         self, method: str, *args: Any, engine: int | None = None, timeout: float | None = None

@@ -1,12 +1,12 @@
 """How engines are started: what a caller says about it, and the command line it becomes."""
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from enginecore_client._core.spans import FAR
 from enginecore_client.errors import RequestRejectedError
 
 STOP_SECONDS: Final = 10.0
@@ -168,7 +168,7 @@ def check_launch(launch: LaunchOptions) -> None:
         raise _wrong("launch.host", launch.host, "an IP of this machine that engines dial")
     if type(port) is not int or not 0 <= port <= LAST_PORT:
         raise _wrong("launch.handshake_port", port, f"0 to {LAST_PORT}, 0 for a free one")
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < FAR:
         raise _wrong("launch.stop_seconds", seconds, "seconds, 0 or more")
     if launch.coordinator is not None and type(launch.coordinator) is not bool:
         raise _wrong("launch.coordinator", launch.coordinator, "True, False or None")

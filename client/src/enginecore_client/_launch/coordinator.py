@@ -127,7 +127,7 @@ class CoordinatorKeeper:
         self.known = found or self.known
         return found
 
-    def end(self) -> None:
-        """End it."""
-        end_all(self.children, self._plan.options.stop_seconds)
+    def end(self, stop_seconds: float) -> None:
+        """End it, by SIGKILL after `stop_seconds`."""
+        end_all(self.children, stop_seconds)
         self._process = None

@@ -22,7 +22,7 @@ class EngineProcesses:
 
     Args:
         make: starts the process of a rank.
-        stop_seconds: from SIGTERM to SIGKILL.
+        stop_seconds: from SIGTERM to SIGKILL, where a process is replaced.
     """
 
     def __init__(self, make: Callable[[int], ChildProcess], stop_seconds: float) -> None:
@@ -73,7 +73,7 @@ class EngineProcesses:
                 child.signal(signal.SIGKILL)
         return exits
 
-    def end_all(self) -> None:
-        """End every process; wait until they are gone."""
-        end_all(self.children, self._stop_seconds)
+    def end_all(self, stop_seconds: float) -> None:
+        """End every process, by SIGKILL after `stop_seconds`; wait until they are gone."""
+        end_all(self.children, stop_seconds)
         self._children.clear()

@@ -53,6 +53,7 @@ class Launcher:
         failure: why the start failed, None as long as it has not.
         addresses: what engines are told.
         handshake_address: where they ask, "" while it is not bound.
+        stop_seconds: from SIGTERM to SIGKILL when everything is ended.
     """
 
     def __init__(self, plan: LaunchPlan, listener: LaunchListener | None = None) -> None:
@@ -61,6 +62,7 @@ class Launcher:
         self.failure: EngineCoreError | None = None
         self.addresses: EngineAddresses | None = None
         self.handshake_address = ""
+        self.stop_seconds = plan.options.stop_seconds
         self.on_change: Callable[[], None] = _nothing
         self._directory = SocketDirectory()
         self._known = threading.Event()
@@ -104,7 +106,7 @@ class Launcher:
     @property
     def patience(self) -> float:
         """How many seconds it may take until everything has ended."""
-        return self.plan.options.stop_seconds + 3 * KILL_SECONDS
+        return self.stop_seconds + 3 * KILL_SECONDS
 
     @property
     def running(self) -> bool:
@@ -287,8 +289,8 @@ class Launcher:
 
     def _end(self) -> None:
         """End engines, the coordinator, and then what they are connected to."""
-        self._engines.end_all()
-        self._coordinator.end()
+        self._engines.end_all(self.stop_seconds)
+        self._coordinator.end(self.stop_seconds)
         self._context.destroy(linger=0)
         self._directory.remove()
         self._orders.close()

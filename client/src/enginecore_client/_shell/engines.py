@@ -163,6 +163,8 @@ def _bound_addresses(addresses: Addresses) -> ClientAddresses | None:
         addresses = ClientAddresses.from_dict(addresses)
     elif isinstance(addresses, str | os.PathLike):
         addresses = ClientAddresses.from_file(addresses)
+    elif isinstance(addresses, ClientAddresses):
+        addresses = addresses.checked()
     if isinstance(addresses, ClientAddresses) and addresses.mode == "bind":
         return addresses
     return None
