@@ -4,17 +4,18 @@ Engines know token ids only. A Tokenizer turns chats into ids, a Detokenizer tur
 as they come: it never shows half a character, nor what may become a stop string.
 """
 
-import codecs
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from enginecore_client._detokenizer import Detokenizer
 from enginecore_client._faces.streams import AsyncStream, SyncStream
 from enginecore_client._vocabulary import Vocabulary, read_directory, read_gguf, text_extra
 from enginecore_wire.outputs import EngineCoreOutput
 from enginecore_wire.requests import OutputKind, SamplingParams
+from enginecore_wire.validation import shown
 
 
 class Tokenizer:
@@ -52,9 +53,12 @@ class Tokenizer:
         return cls(read_directory(place) if place.is_dir() else read_gguf(place))
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; names of special tokens in it count as those tokens."""
-        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
-        return [*self._bos_token_ids, *ids]
+        """Return the ids of a text; names of special tokens in it count as those tokens.
+
+        Raises:
+            ValueError: a character of the text is half of one.
+        """
+        return [*self._bos_token_ids, *self._ids(text)]
 
     def encode_chat(
         self, messages: Sequence[dict[str, Any]], *, continuation: bool = False, **variables: Any
@@ -67,7 +71,8 @@ class Tokenizer:
             variables: more names that the model's template knows.
 
         Raises:
-            ValueError: the model has no chat template, or its template refuses the messages.
+            ValueError: the model has no chat template, its template refuses the messages, or a
+                character of them is half of one.
         """
         if self._template is None:
             raise ValueError("this model has no chat template; use encode")
@@ -81,8 +86,7 @@ class Tokenizer:
             )
         except TemplateError as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
-        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._ids(text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of ids; special tokens have none."""
@@ -104,7 +108,11 @@ class Tokenizer:
         return b"".join(pieces[token] for token in token_ids if 0 <= token < size)
 
     def complete(self, params: SamplingParams) -> SamplingParams:
-        """Return `params` with the ids an engine needs: where this model ends, words to avoid."""
+        """Return `params` with the ids an engine needs: where this model ends, words to avoid.
+
+        Raises:
+            ValueError: a word to avoid is empty, or no text.
+        """
         own, *others = self.eos_token_ids or (None,)
         if params.eos_token_id is not None:
             own = params.eos_token_id
@@ -119,7 +127,7 @@ class Tokenizer:
             bad_words_token_ids=params.bad_words_token_ids or self._words(params.bad_words),
         )
 
-    def reader(self, params: SamplingParams) -> "Detokenizer":
+    def reader(self, params: SamplingParams) -> Detokenizer:
         """Return what turns the tokens of one sequence into text.
 
         Raises:
@@ -133,97 +141,29 @@ class Tokenizer:
             special=not params.skip_special_tokens,
         )
 
+    def _ids(self, text: str) -> list[int]:
+        try:
+            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            if isinstance(text, str):
+                raise ValueError(f"{shown(text)} is no text: a character is half of one") from error
+            raise
+        return ids
+
     def _words(self, words: Iterable[str] | None) -> list[list[int]] | None:
         """Return the ids of words at the start of a text, and after a space where they differ."""
         found: list[list[int]] = []
         for word in words or ():
-            bare: list[int] = self._encoder.encode(word, add_special_tokens=False).ids
-            spaced: list[int] = self._encoder.encode(
-                " " + word.lstrip(), add_special_tokens=False
-            ).ids
+            try:
+                bare, spaced = self._ids(word), self._ids(" " + word.lstrip())
+            except ValueError as error:
+                raise ValueError(f"bad_words: {error}") from error
+            if not bare:
+                raise ValueError(f"bad_words: got {word!r}, allowed: non-empty strings")
             found.append(bare)
             if len(spaced) == len(bare) and spaced[0] != bare[0]:
                 found.append(spaced)
         return found or None
-
-
-class Detokenizer:
-    """Turns one request's tokens into text as they come.
-
-    Args:
-        tokenizer: the model's.
-        stop: strings at which the text ends.
-        include_stop: whether the stop string belongs to the text.
-        min_tokens: a stop string that is complete within so many tokens does not count.
-        special: whether special tokens show their names.
-
-    Attributes:
-        stopped: the stop string that was reached, or None.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stop: str | Sequence[str] | None = None,
-        *,
-        include_stop: bool = False,
-        min_tokens: int = 0,
-        special: bool = False,
-    ) -> None:
-        stops = [stop] if isinstance(stop, str) else list(stop or ())
-        if "" in stops:
-            raise ValueError("stop: an empty string would end every text at once; leave it out")
-        self.stopped: str | None = None
-        self._tokenizer = tokenizer
-        self._stops = stops
-        self._include_stop = include_stop
-        self._min_tokens = min_tokens
-        self._special = special
-        self._count = 0
-        self._exempt = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._held = ""
-
-    def push(self, token_ids: Iterable[int]) -> str:
-        """Return the text that is certain after these tokens; "" once stopped."""
-        if self._count >= self._min_tokens:
-            return self._take(self._decode(token_ids))
-        shown = ""
-        for token in token_ids:
-            self._count += 1
-            shown += self._take(self._decode([token]), exempt=self._count <= self._min_tokens)
-        return shown
-
-    def finish(self) -> str:
-        """Return what was held back; no more tokens will come."""
-        text = self._take(self._decoder.decode(b"", final=True))
-        held, self._held = self._held, ""
-        return text + held
-
-    def _decode(self, token_ids: Iterable[int]) -> str:
-        return self._decoder.decode(self._tokenizer.bytes_of(token_ids, special=self._special))
-
-    def _take(self, text: str, *, exempt: bool = False) -> str:
-        """Return what is certain once `text` came; `exempt` text completes no stop string."""
-        if self.stopped is not None:
-            return ""
-        held = self._held + text
-        if exempt:
-            self._exempt = len(held)
-        found = [hit for stop in self._stops if (hit := (self._find(stop, held), stop))[0] >= 0]
-        if found:
-            at, self.stopped = min(found, key=lambda hit: (hit[0], -len(hit[1])))
-            self._held = ""
-            return held[: at + (len(self.stopped) if self._include_stop else 0)]
-        keep = max((_overlap(held, stop) for stop in self._stops), default=0)
-        shown = len(held) - keep
-        self._exempt = max(0, self._exempt - shown)
-        self._held = held[shown:]
-        return held[:shown]
-
-    def _find(self, stop: str, held: str) -> int:
-        """Return where `stop` is in `held` and ends outside the exempt part; -1 for nowhere."""
-        return held.find(stop, max(0, self._exempt - len(stop) + 1))
 
 
 async def read_text_async(stream: AsyncStream, detokenizer: Detokenizer) -> AsyncIterator[str]:
@@ -275,12 +215,6 @@ class _Fresh:
             return output.new_token_ids
         seen, self._seen = self._seen, len(output.new_token_ids)
         return output.new_token_ids[seen:]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of `text` may be the start of `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def _compile(source: str) -> Any:

@@ -206,6 +206,15 @@ def test_without_detokenize_there_is_no_text() -> None:
     assert box.text == ""
 
 
+def test_a_type_error_of_the_tokenizer_is_its_own() -> None:
+    class Broken(Letters):
+        def complete(self, params: SamplingParams) -> SamplingParams:
+            raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        Box().split(SamplingParams(), Broken())
+
+
 def test_a_tokenizer_that_breaks_ends_its_own_sequence() -> None:
     box, letters = Box(), Letters()
     (sequence,) = box.split(SamplingParams(), letters)

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import gguf
 import pytest
 
-from enginecore_client import SamplingParams
+from enginecore_client import EngineCoreRequest, RequestRejectedError, SamplingParams
+from enginecore_client._faces.sequences import sequences_of
 from enginecore_client._vocabulary import _letters
 from enginecore_client.text import Detokenizer, Tokenizer
 
@@ -125,6 +127,42 @@ def test_words_to_avoid_get_their_ids(tokenizer: Tokenizer) -> None:
     ]  # fmt: skip
     kept = SamplingParams(bad_words=["x"], bad_words_token_ids=[[1]])
     assert tokenizer.complete(kept).bad_words_token_ids == [[1]]
+
+
+@pytest.mark.parametrize("word", ["", "\ud800"])
+def test_words_that_are_none_are_told(tokenizer: Tokenizer, word: str) -> None:
+    with pytest.raises(ValueError, match=r"^bad_words: "):
+        tokenizer.complete(SamplingParams(bad_words=["he", word]))
+
+
+def test_half_a_character_is_no_text(tokenizer: Tokenizer) -> None:
+    for encode in (
+        tokenizer.encode,
+        lambda text: tokenizer.encode_chat([{"role": "user", "content": text}]),
+    ):
+        with pytest.raises(ValueError, match="a character is half of one"):
+            encode("hello \ud800")
+    with pytest.raises(TypeError):
+        tokenizer.encode(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stop_token_ids", 5),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", [[1]]),
+        ("all_stop_token_ids", None),
+        ("eos_token_id", "x"),
+    ],
+)
+def test_what_a_tokenizer_stumbles_over_is_told_by_field(
+    tokenizer: Tokenizer, field: str, value: object
+) -> None:
+    request = EngineCoreRequest("r", [5], sampling_params=SamplingParams(**{field: value}))
+    with pytest.raises(RequestRejectedError) as caught:
+        sequences_of(request, tokenizer, deque(), print)  # type: ignore[arg-type]
+    assert caught.value.field.startswith(("sampling_params." + field, "sampling_params._" + field))
 
 
 def test_special_tokens_may_be_shown(tokenizer: Tokenizer) -> None:

@@ -29,7 +29,7 @@ from enginecore_wire.requests import (
 )
 from enginecore_wire.tensors import Tensor
 from enginecore_wire.translation import not_carried, request_encoder
-from enginecore_wire.validation import decode_problem, shown
+from enginecore_wire.validation import checked_decoder, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
 _LAST_RANK: Final = 65535
@@ -87,12 +87,7 @@ class Admission:
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:
-            field, value = self._unsendable(complete)
-            raise RequestRejectedError(
-                f"{field or 'request'}: got {shown(value)}, which cannot travel: {error}",
-                field=field,
-                request_ids=[request.request_id],
-            ) from error
+            raise _not_sent(complete, error, request.request_id) from error
         if problem is not None:
             raise rejected(problem, request.request_id)
         if self._translates:
@@ -133,22 +128,6 @@ class Admission:
             )
         return self._writer.encode(request)
 
-    def _unsendable(self, message: msgspec.Struct) -> tuple[str, Any]:
-        """Return path and value of the first field that cannot be encoded; "" for none."""
-        for name in message.__struct_fields__:
-            value = getattr(message, name)
-            if isinstance(value, msgspec.Struct):
-                inner, found = self._unsendable(value)
-                if inner:
-                    return f"{name}.{inner}", found
-            try:
-                if isinstance(value, dict):
-                    refuse_extensions(value)
-                self._encoder.encode(value)
-            except _UNSENDABLE:
-                return name, value
-        return "", message
-
     def _sampling(self, request: EngineCoreRequest) -> Any:
         params = request.sampling_params
         wanted = getattr(params, "structured_outputs", None)
@@ -185,6 +164,45 @@ def _embeds(request: EngineCoreRequest) -> Tensor:
         raise RequestRejectedError(
             f"prompt_embeds: {error}", field="prompt_embeds", request_ids=[request.request_id]
         ) from error
+
+
+def mistyped(request: EngineCoreRequest) -> RequestRejectedError | None:
+    """Return the error for the first field of a type that no engine takes; None for none."""
+    try:
+        frames = MsgpackEncoder().encode(request)
+        checked_decoder(_ANY_TOKEN).decode(frames[0], frames[1:])
+    except msgspec.DecodeError as error:
+        return rejected(decode_problem(error, frames[0]), request.request_id)
+    except _UNSENDABLE as error:
+        return _not_sent(request, error, request.request_id)
+    return None
+
+
+def _not_sent(message: msgspec.Struct, error: Exception, request_id: str) -> RequestRejectedError:
+    """Return the error for the field that cannot be encoded."""
+    field, value = _unsendable(message, MsgpackEncoder())
+    return RequestRejectedError(
+        f"{field or 'request'}: got {shown(value)}, which cannot travel: {error}",
+        field=field,
+        request_ids=[request_id],
+    )
+
+
+def _unsendable(message: msgspec.Struct, encoder: MsgpackEncoder) -> tuple[str, Any]:
+    """Return path and value of the first field that cannot be encoded; "" for none."""
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, msgspec.Struct):
+            inner, found = _unsendable(value, encoder)
+            if inner:
+                return f"{name}.{inner}", found
+        try:
+            if isinstance(value, dict):
+                refuse_extensions(value)
+            encoder.encode(value)
+        except _UNSENDABLE:
+            return name, value
+    return "", message
 
 
 def unusable(ready: Ready) -> str | None:

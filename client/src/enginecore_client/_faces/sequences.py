@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from enginecore_client._core.admission import check_types, refuse_text
+from enginecore_client._core.admission import check_types, mistyped, refuse_text
 from enginecore_client._core.books import RequestRecord
 from enginecore_client._faces.outputs import GeneratedOutput, generated
 from enginecore_client.errors import RequestRejectedError
@@ -47,7 +47,11 @@ class TextTokenizer(Protocol):
     """What a client needs to know about strings; enginecore_client.text.Tokenizer knows it."""
 
     def complete(self, params: SamplingParams) -> SamplingParams:
-        """Return `params` with the token ids an engine needs."""
+        """Return `params` with the token ids an engine needs.
+
+        Raises:
+            ValueError: `params` name what has no ids; the text begins with the field's name.
+        """
 
     def reader(self, params: SamplingParams) -> TextReader:
         """Return what turns the tokens of one sequence into text.
@@ -219,6 +223,11 @@ def sequences_of(
     except ValueError as error:
         text = f"sampling_params.{error}"
         raise RequestRejectedError(text, field=text.partition(":")[0]) from error
+    except TypeError as error:
+        wrong = mistyped(request)
+        if wrong is None:
+            raise  # the tokenizer's own fault
+        raise wrong from error
     return [
         Sequence(
             index,
