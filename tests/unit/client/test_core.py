@@ -281,6 +281,17 @@ class TestCalls:
         assert isinstance(ended.error, UtilityError)
         assert of(CallEnded, link.reply(pod, 0, True)) == []
 
+    def test_what_one_engine_refuses_goes_to_none(self) -> None:
+        link = MemoryLink("a", "b", ready=False)
+        link.answer(link.pod("a"))
+        link.answer(link.pod("b"), limits=Limits(frame_bytes=60))
+        links = link.core.calls.targets(None, link.now)
+        with pytest.raises(RequestRejectedError, match="over this engine's limit of 60"):
+            link.core.calls.send_all(links, "collective_rpc", ["f" * 60], object, None)
+        link.run()
+        assert link.core.calls.pending() == {}
+        assert link.pod("a").calls == link.pod("b").calls == []
+
     def test_forgotten_call(self) -> None:
         link = MemoryLink("a")
         pod = link.pod("a")

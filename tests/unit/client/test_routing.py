@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from enginecore_client import EngineCoreRequest, SamplingParams
+from enginecore_client import EngineCoreRequest, RequestRejectedError, SamplingParams
+from enginecore_client._core.events import RequestEnded
 from enginecore_client._core.routing import Balancer, keeper_of, score
 from enginecore_wire.coordination import EngineLoad
 from enginecore_wire.requests import LateInteraction, PoolingParams
@@ -38,6 +39,26 @@ def test_fault_22910_the_first_2n_requests_are_split_evenly(engines: int) -> Non
         in_flight[engine] += 1
         chosen[engine] += 1
     assert set(chosen.values()) == {2}
+
+
+def broken(*_: object) -> float:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("load_score", [broken, lambda *_: None, lambda *_: "1"])
+def test_a_score_that_breaks_fails_the_request_alone(load_score) -> None:
+    link = MemoryLink("a", "b", ready=False, load_score=load_score)
+    params = SamplingParams(max_tokens=1)
+    request = EngineCoreRequest("r", [1], sampling_params=params)
+    later = link.core.requests.add(request, object(), link.now, retry=True)
+    for name in ("a", "b"):
+        link.answer(link.pod(name))
+    (ended,) = [e for e in link.wait(1) if isinstance(e, RequestEnded)]
+    assert ended.record is later
+    assert isinstance(ended.error, RequestRejectedError)
+    with pytest.raises(RequestRejectedError, match="load_score: got"):
+        link.core.requests.add(request, object(), link.now)
+    assert link.core.unfinished == 0
 
 
 def test_clients_start_at_different_engines() -> None:

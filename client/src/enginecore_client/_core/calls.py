@@ -1,6 +1,6 @@
 """Utility calls of one client: to whom, sent, forgotten, ended by the clock."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from enginecore_client._core.books import CallRecord, Ids, Outgoing
@@ -56,13 +56,35 @@ class Calls:
         Raises:
             RequestRejectedError: the method is unknown or an argument cannot travel.
         """
-        connection = self._fleet.connections[link]
-        call = CallRecord(self._ids.call(), method, future, deadline, link=link)
-        frames = self._delivery.admissions[link].call(call.call_id, method, list(args))
-        connection.outbox.append(Outgoing(frames, call))
-        self._ledger.enter_call(call, connection)
-        self._fleet.sendable.add(link)
-        return call
+        return self.send_all([link], method, args, lambda: future, deadline)[0]
+
+    def send_all(
+        self,
+        links: Sequence[int],
+        method: str,
+        args: Sequence[Any],
+        make_future: Callable[[], Any],
+        deadline: float | None,
+    ) -> list[CallRecord]:
+        """Send a utility call to several engines, or to none: what one refuses goes nowhere.
+
+        Raises:
+            RequestRejectedError: the method is unknown, or an argument cannot travel there.
+        """
+        ids = [self._ids.call() for _ in links]
+        messages = [
+            self._delivery.admissions[link].call(call_id, method, list(args))
+            for link, call_id in zip(links, ids, strict=True)
+        ]
+        calls = []
+        for link, call_id, frames in zip(links, ids, messages, strict=True):
+            connection = self._fleet.connections[link]
+            call = CallRecord(call_id, method, make_future(), deadline, link=link)
+            connection.outbox.append(Outgoing(frames, call))
+            self._ledger.enter_call(call, connection)
+            self._fleet.sendable.add(link)
+            calls.append(call)
+        return calls
 
     def forget(self, call: CallRecord) -> None:
         """Drop a call whose caller waits no more; a late reply is ignored."""

@@ -2,8 +2,9 @@
 
 import zlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.coordination import EngineLoad
 
 K = TypeVar("K", bound=Hashable)
@@ -89,6 +90,9 @@ class Balancer(Generic[K]):
             in_flight: the engines to choose among (in rank order) and this client's
                 unfinished requests on each; not empty.
             client_count: how many clients share the engines now.
+
+        Raises:
+            RequestRejectedError: the caller's own score broke, or is no number.
         """
         count = max(client_count, self._client_count)
         engines = list(in_flight)
@@ -99,11 +103,23 @@ class Balancer(Generic[K]):
             load = self._loads.get(engine, IDLE)
             unreported = min(self._chosen.get(engine, 0), in_flight[engine])
             waiting = load.waiting + unreported * count
-            return self._score(in_flight[engine], load._replace(waiting=waiting), count)
+            return self._cost(in_flight[engine], load._replace(waiting=waiting), count)
 
         chosen = min(order, key=cost)
         self.chose(chosen)
         return chosen
+
+    def _cost(self, in_flight: int, load: EngineLoad, client_count: int) -> float:
+        cause: Exception | None = None
+        try:
+            found: Any = self._score(in_flight, load, client_count)
+        except Exception as error:  # noqa: BLE001 - a caller's function; this request alone fails
+            found = cause = error
+        if isinstance(found, int | float):
+            return found
+        raise RequestRejectedError(
+            f"load_score: got {found!r}, allowed: a number", field="load_score"
+        ) from cause
 
     def chose(self, engine: K) -> None:
         """Take note of which engine gets the next request."""

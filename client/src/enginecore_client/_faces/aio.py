@@ -203,10 +203,8 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         await self.connect()
         core, loop = self._driver.core, asyncio.get_running_loop()
         deadline = deadline_after(timeout, self._driver.clock(), "timeout")
-        calls = [
-            core.calls.send(link, method, args, loop.create_future(), deadline)
-            for link in core.calls.targets(engine, self._driver.clock())
-        ]
+        links = core.calls.targets(engine, self._driver.clock())
+        calls = core.calls.send_all(links, method, args, loop.create_future, deadline)
         self._driver.pump()
         try:
             return list(await asyncio.gather(*(call.future for call in calls)))

@@ -149,10 +149,8 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         self._driver.check_process()
         with self.resources.lock:
             self._check_open()
-            calls = [
-                core.calls.send(link, method, args, Future(), deadline)
-                for link in core.calls.targets(engine, self._driver.clock())
-            ]
+            links = core.calls.targets(engine, self._driver.clock())
+            calls = core.calls.send_all(links, method, args, Future, deadline)
             self.resources.wake()
         try:
             return [call.future.result() for call in calls]
