@@ -156,6 +156,15 @@ class TestLoss:
         assert isinstance(ended.error, LostOutputsError)
         assert "may or may not have been executed" in str(ended.error)
 
+    def test_a_message_that_may_have_been_a_reply_ends_the_calls(self) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        link.core.calls.send(pod.link, "is_sleeping", [], None, None)
+        link.run()
+        (ended,) = of(CallEnded, link.raw(pod, b"\xc1"))
+        assert isinstance(ended.error, LostOutputsError)
+        assert "is_sleeping: a message could not be read" in str(ended.error)
+
     def test_silence_and_oversleeping(self) -> None:
         link = MemoryLink("a")
         add(link)

@@ -162,10 +162,10 @@ class Delivery:
         )
         self._ledger.fail_and_report(records, connection, error, now)
 
-    def _lose_calls(self, connection: Connection) -> None:
+    def _lose_calls(self, connection: Connection, reason: str = "the connection broke") -> None:
         for call in [call for call in connection.calls.values() if call.sent]:
             error = LostOutputsError(
-                f"{call.method}: the connection broke; it may or may not have been executed",
+                f"{call.method}: {reason}; it may or may not have been executed",
                 engine=self._fleet.rank(connection),
             )
             self._ledger.end_call(call, connection, None, error)
@@ -295,12 +295,13 @@ class Delivery:
     def _unreadable(
         self, connection: Connection, frames: list[Frame], reason: str, now: float
     ) -> None:
-        """End what an unreadable message concerns; all of the engine's requests if nobody knows."""
+        """End what an unreadable message concerns; all that the engine has if nobody knows."""
         self.unreadable += 1
         known = concerned(frames[0])
         if known is None:
             self._lose(connection, list(connection.requests.values()),
                        f"a message could not be read ({reason})", now)  # fmt: skip
+            self._lose_calls(connection, "a message could not be read")
             return
         error = ProtocolMismatchError(
             f"an output of the engine could not be read: {reason}",

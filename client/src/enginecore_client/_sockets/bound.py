@@ -238,7 +238,7 @@ class BoundSocketSet:
             body: Frame = frames[0].buffer
             rank = rank_in(body)
             if rank is None:
-                rank = self._sender(frames[0]) if body == ENGINE_CORE_DEAD else None
+                rank = self._sender(frames[0], last_word=body == ENGINE_CORE_DEAD)
             elif peers.unknown:
                 self._look(Channel.OUTPUT)
                 peers.know(_descriptor(frames[0]), rank)
@@ -246,10 +246,12 @@ class BoundSocketSet:
             if link is not None:
                 yield link, Channel.OUTPUT, [frame.buffer for frame in frames]
 
-    def _sender(self, frame: zmq.Frame) -> int | None:
-        """Return whose last word a frame is; None if that cannot be known."""
+    def _sender(self, frame: zmq.Frame, *, last_word: bool) -> int | None:
+        """Return who sent a frame that does not say so; None if that cannot be known."""
         self._look(Channel.OUTPUT)
         rank = self._peers[Channel.OUTPUT].rank(_descriptor(frame))
+        if not last_word:
+            return rank
         if rank is None:
             silent = self._links.keys() - self._peers[Channel.OUTPUT].ranks()
             rank = silent.pop() if len(silent) == 1 else None
