@@ -16,6 +16,7 @@ from enginecore_client._core.events import (
     RequestSetAside,
     StatsUpdate,
 )
+from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.outputs import FinishReason, SchedulerStats
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Metrics(NoMetrics):
     `vllm:*` gauges mean what they mean in vLLM and follow each stats update; what this client
     itself counts is named `enginecore_client_*`. One registry serves one client; several
     clients in a process use a registry each.
+
+    Raises:
+        RequestRejectedError: the registry has metrics of these names; none was added.
     """
 
     def __init__(self, registry: "CollectorRegistry") -> None:
@@ -64,7 +68,15 @@ class Metrics(NoMetrics):
         self._children: dict[int, dict[tuple[Any, ...], Any]] = {}
 
         def make(kind: Any, name: str, text: str, *more: str, **options: Any) -> Any:
-            metric = kind(name, text, (*LABELS, *more), registry=registry, **options)
+            try:
+                metric = kind(name, text, (*LABELS, *more), registry=registry, **options)
+            except ValueError as error:
+                self.close()
+                raise RequestRejectedError(
+                    f"registry: it has {name} already, perhaps of another client; give each client "
+                    "a registry of its own",
+                    field="registry",
+                ) from error
             self._collectors.append(metric)
             return metric
 

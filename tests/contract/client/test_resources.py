@@ -14,8 +14,10 @@ from enginecore_client import (
     AsyncMPClient,
     ClientClosedError,
     EngineCoreRequest,
+    SamplingParams,
     SyncMPClient,
 )
+from enginecore_client._shell import thread
 from support.eventually import eventually, eventually_async
 from support.faces import params
 from support.protocol_peer import ProtocolPeer
@@ -157,6 +159,41 @@ def test_failed_constructor_leaves_nothing(peer: ProtocolPeer) -> None:
     for _ in range(3):
         with pytest.raises(TimeoutError):
             SyncMPClient(peer.addresses, ready_timeout=0.1)
+
+
+def test_closed_by_a_signal_while_it_is_in_use_it_ends_afterwards(
+    peer: ProtocolPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_JOIN_SECONDS", 0.1)
+    client = SyncMPClient(peer.addresses)
+    with client.resources.lock:  # what the handler interrupts may hold it
+        client.close()
+        with pytest.raises(ClientClosedError):
+            client.is_sleeping()
+    eventually(lambda: not client.resources._thread.is_alive(), "the end of the thread")
+    assert client.resources._context.closed
+
+
+def test_the_clients_own_thread_may_not_wait_for_it(peer: ProtocolPeer) -> None:
+    class Asking:
+        stopped: str | None = None
+
+        def complete(self, params: SamplingParams) -> SamplingParams:
+            return params
+
+        def reader(self, _: SamplingParams) -> "Asking":
+            return self
+
+        def push(self, _: object) -> str:
+            return str(client.resume_scheduler())
+
+        def finish(self) -> str:
+            return ""
+
+    with SyncMPClient(peer.addresses, tokenizer=Asking()) as client:
+        with pytest.raises(RuntimeError, match="would wait for itself"):
+            list(client.generate(PROMPT, PARAMS))
+        client.resume_scheduler()
 
 
 def test_clients_come_and_go(peer: ProtocolPeer) -> None:

@@ -143,6 +143,26 @@ def test_wrong_options_name_the_field(field: str, options: dict[str, Any]) -> No
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("inputs", "ipc:///tmp/x"),
+        ("inputs", [5]),
+        ("outputs", ["ipc:///tmp/x"]),
+        ("timeout", "x"),
+        ("timeout", -1),
+        ("lockstep", "no"),
+    ],
+)
+def test_wrong_arguments_of_a_launch_name_the_field(field: str, value: Any) -> None:
+    with (
+        pytest.raises(RequestRejectedError, match=f"^{field}: ") as caught,
+        launch_core_engines(IDLE, **{field: value}),
+    ):
+        pass
+    assert caught.value.field == field
+
+
 def test_an_error_does_not_show_the_value_of_a_variable() -> None:
     command = EngineCommand(IDLE, env={"HF_TOKEN": "secret\0"})
     with pytest.raises(RequestRejectedError, match="HF_TOKEN") as caught:

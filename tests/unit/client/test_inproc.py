@@ -259,6 +259,16 @@ def test_closing_ends_everything_and_frees_the_engine() -> None:
             ask()
 
 
+def test_a_client_that_is_closed_during_a_step_ends_its_streams() -> None:
+    engine = FakeEngineCore()
+    client = InprocClient(engine)
+    stream = client.generate(PROMPT, SamplingParams(max_tokens=20, **DELTA))
+    next(stream)
+    engine.before_step = client.close  # as the handler of a signal may
+    with pytest.raises(ClientClosedError):
+        next(stream)
+
+
 def test_an_engine_that_cannot_shut_down_is_let_go_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,7 +297,7 @@ def test_a_constructor_that_fails_shuts_the_engine_down() -> None:
     registry = CollectorRegistry()
     engine = FakeEngineCore()
     with InprocClient(FakeEngineCore(), registry=registry):
-        with pytest.raises(ValueError, match="Duplicated"):
+        with pytest.raises(ValueError, match="registry: it has"):
             InprocClient(engine, registry=registry)
         assert engine.ended == 1
     with pytest.raises(ZeroDivisionError):

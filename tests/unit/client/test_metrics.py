@@ -2,15 +2,32 @@
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
 
-from enginecore_client import EngineCoreRequest, FinishReason, SamplingParams
+from enginecore_client import (
+    EngineCoreRequest,
+    FinishReason,
+    RequestRejectedError,
+    SamplingParams,
+)
 from enginecore_client._metrics import Metrics
 from enginecore_wire.control import Draining, Stats
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, SchedulerStats
 from support.memory_link import MemoryLink
 
 PREFIX = "enginecore_client_"
+
+
+def test_a_registry_that_has_such_metrics_is_refused_and_stays_as_it_was() -> None:
+    registry = CollectorRegistry()
+    own = Gauge("enginecore_client_engine_ready", "the application's", registry=registry)
+    with pytest.raises(RequestRejectedError, match=r"^registry: .*give each client") as caught:
+        Metrics(registry)
+    assert caught.value.field == "registry"
+    registry.unregister(own)
+    Metrics(registry).close()
+    assert list(registry.collect()) == []
 
 
 class Watched:

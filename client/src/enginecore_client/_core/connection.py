@@ -1,8 +1,8 @@
 """What the core knows of one engine process, whatever carries its messages.
 
 A connection begins when an engine is expected and ends for good when it is lost; the next
-process of the same rank is another connection. `_session` has the one to an engine server,
-`_native` the one to an engine that dials in.
+process of the same rank is another connection. `session` has the one to an engine server,
+`native` the one to an engine that dials in.
 """
 
 from abc import ABC, abstractmethod

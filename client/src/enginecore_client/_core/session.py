@@ -1,6 +1,6 @@
 """The session with one engine server, without its sockets.
 
-It is the life of one DEALER pair; its states are in `_states`. Two rules hold throughout:
+It is the life of one DEALER pair; its states are in `states`. Two rules hold throughout:
 
 - a request leaves only in Ready or Draining; until then it waits in the outbox, so that
   READY's list of requests can be compared with what was really sent;

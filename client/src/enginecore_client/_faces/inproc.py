@@ -240,7 +240,7 @@ class InprocClient(EngineCoreClient):
             except HostUnreachableError:
                 driver.core.links.disconnected(local.link, Channel.OUTPUT, now())
             else:
-                if message is not None:
+                if message is not None and local.link is not None:  # a step may close the client
                     driver.core.links.take_outputs(local.link, message, now())
             driver.pump()
         return True

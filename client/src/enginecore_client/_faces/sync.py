@@ -147,6 +147,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         core = self._driver.core
         deadline = deadline_after(timeout, self._driver.clock(), "timeout")
         self._driver.check_process()
+        self.resources.check_caller()
         with self.resources.lock:
             self._check_open()
             links = core.calls.targets(engine, self._driver.clock())

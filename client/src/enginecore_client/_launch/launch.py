@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from enginecore_client._core.ranks import engine_ranks, started_ranks
+from enginecore_client._core.spans import seconds_of
 from enginecore_client._launch.command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._launch.plan import LaunchPlan
+from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.handshake import EngineAddresses
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ def launch_core_engines(
 
     command = command_of(engine_command)
     check_launch(launch)
+    seconds = seconds_of("timeout", timeout)
+    if type(lockstep) is not bool:
+        raise _wrong("lockstep", lockstep, "True or False")
+    for field, addresses in (("inputs", inputs), ("outputs", outputs)):
+        plain = isinstance(addresses, Sequence) and not isinstance(addresses, str | bytes)
+        if not plain or not all(isinstance(address, str) for address in addresses):
+            raise _wrong(field, addresses, "a list with an address of each client")
+    if len(inputs) != len(outputs):
+        raise _wrong("outputs", outputs, f"as many as inputs ({len(inputs)})")
     ranks = tuple(engine_ranks(data_parallel_size))
     started = started_ranks(launch.local_ranks, ranks)
     launcher = Launcher(LaunchPlan(command, started, ranks, data_parallel_size, lockstep, launch))
@@ -60,12 +71,16 @@ def launch_core_engines(
         launcher.start(
             list(inputs) or [launcher.path("input")], list(outputs) or [launcher.path("output")]
         )
-        addresses = launcher.wait_addresses(timeout)
+        told = launcher.wait_addresses(seconds)
         coordinator = launcher.coordinator
         if coordinator is not None:
             published = coordinator.get_stats_publish_address()
-            assert addresses.frontend_stats_publish_address == published
-        yield launcher, coordinator, addresses
+            assert told.frontend_stats_publish_address == published
+        yield launcher, coordinator, told
     finally:
         launcher.close()
         launcher.join()
+
+
+def _wrong(field: str, value: object, allowed: str) -> RequestRejectedError:
+    return RequestRejectedError(f"{field}: got {value!r}, allowed: {allowed}", field=field)

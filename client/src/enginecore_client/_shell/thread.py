@@ -35,7 +35,7 @@ class ThreadResources(BackgroundResources):
         self._shutdown, self._shutdown_read = self._pipe("inproc://shutdown")
         self._waker, self._waker_read = self._pipe("inproc://wake")
         self._awake = False
-        self._collected = False
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="enginecore-client", daemon=True)
 
     def start(self, driver: Driver) -> None:
@@ -54,10 +54,13 @@ class ThreadResources(BackgroundResources):
             with contextlib.suppress(zmq.Again):
                 self._shutdown.send(b"", zmq.NOBLOCK)
             if threading.current_thread() is self._thread:
-                self._collected = True
+                self._abandoned = True
                 return
             launcher = self.driver.launcher if self.driver is not None else None
             self._thread.join(_JOIN_SECONDS + (launcher.patience if launcher else 0.0))
+            self._abandoned = True
+            if self._thread.is_alive():
+                return  # it waits for a lock that is held here, and ends the rest once it has it
         self._end_callers()
 
     def watch(self, socket: Socket, callback: Callable[[], None]) -> None:
@@ -85,6 +88,18 @@ class ThreadResources(BackgroundResources):
             finally:
                 self.lock.release()
 
+    def check_caller(self) -> None:
+        """Refuse to have the thread wait for what it has to do itself.
+
+        Raises:
+            RuntimeError: it asks, in a function of the application that the client calls.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "called by the client's own thread, which would wait for itself: a tokenizer or "
+                "load_score must not wait for its client"
+            )
+
     def wake(self) -> None:
         """Have the thread carry out what the core wants; the lock is held."""
         if not self._awake and self.failure is None and not self._waker.closed:
@@ -111,7 +126,7 @@ class ThreadResources(BackgroundResources):
             raise
         finally:
             self._end_reader()
-            if self._collected:
+            if self._abandoned:
                 self._end_callers()
 
     def _read(self, driver: Driver) -> None:
