@@ -25,8 +25,10 @@ OPTIONS = (
     "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16",
     "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-embeds", "--enable-lora",
     "--max-lora-rank", "8", "--worker-extension-cls", "support.vllm_echo.Echo",
+    "--shutdown-timeout", "5",
 )  # fmt: skip
-"""float32: what is most likely does not hang on which requests are computed together."""
+"""float32: what is most likely does not hang on which requests are computed together. Without
+time to shut down, the launcher kills its engine in the moment in which it asks it to end."""
 
 ENVIRONMENT = {
     name: value for name, value in RUN_VARIABLES.items() if name != "VLLM_CPU_KVCACHE_SPACE"
