@@ -21,6 +21,7 @@ from enginecore_client._core.core import ClientCore
 from enginecore_client._core.events import Announce, Close, Open, Subscribe
 from enginecore_client._core.states import Channel
 from enginecore_client._metrics import NoMetrics
+from enginecore_client._shell.following import Followed
 from enginecore_client._shell.pending import BODY_FRAMES, PendingMessages, tracked
 from enginecore_client._shell.telling import Inbox, Sink, Teller
 from enginecore_client._sockets.dialer import Dialer
@@ -80,6 +81,7 @@ class Driver:
     ) -> None:
         self.core = core
         self.source = source
+        self._followed = Followed(source)
         self.clock = clock
         self.addresses: ClientAddresses | None = None
         self.launcher = launcher
@@ -250,7 +252,7 @@ class Driver:
 
     def _follow(self, now: float) -> None:
         """Take over new addresses, if there are any, and open what they name."""
-        addresses = self.source.poll(now)
+        addresses = self._followed.poll(now)
         if addresses is not None:
             self.addresses = addresses
             self.core.set_addresses(addresses, now)

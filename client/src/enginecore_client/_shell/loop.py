@@ -56,7 +56,11 @@ class LoopResources(BackgroundResources):
         for socket, callback in self._callbacks.items():
             loop.add_reader(socket.fileno(), callback)
         if first:
-            self.driver.start()
+            try:
+                self.driver.start()
+            except BaseException:
+                self.close()
+                raise
         self._sweep()
 
     def watch(self, socket: Socket, callback: Callable[[], None]) -> None:
