@@ -80,6 +80,10 @@ def test_ranks_of_a_file_that_changes(tmp_path: Path) -> None:
         "tcp://c:1",
     ]
     assert {e.index for e in (*first.endpoints, *second.endpoints)} == {1}
+    path.write_text(json.dumps(content("a")))
+    third = source.poll(10.0)
+    assert third is not None
+    assert third.endpoints == ()  # that one is rank 0's
 
 
 def test_file_is_read_when_it_changes_and_at_most_once_a_second(tmp_path: Path) -> None:

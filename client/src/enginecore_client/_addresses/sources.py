@@ -120,7 +120,8 @@ class FileSource:
 
 
 class RankSource:
-    """The addresses of some ranks alone; a single address stands for a single rank.
+    """The addresses of some ranks alone; a single address stands for a single rank, unless there
+    once were more: then it is rank 0's.
 
     Raises:
         AddressError: the addresses are known and there is none for these ranks.
@@ -129,6 +130,7 @@ class RankSource:
     def __init__(self, source: AddressSource, ranks: Sequence[int]) -> None:
         self.source = source
         self._ranks = tuple(ranks)
+        self._several = False
         self._first = self._only(source.poll(0.0))
         if self._first is not None and not self._first.endpoints:
             raise AddressError(
@@ -155,7 +157,8 @@ class RankSource:
     def _only(self, addresses: ClientAddresses | None) -> ClientAddresses | None:
         if addresses is None or addresses.mode != "connect":
             return addresses
-        if len(addresses.input_address) == len(self._ranks) == 1:
+        self._several = self._several or len(addresses.input_address) > 1
+        if not self._several and len(self._ranks) == 1:
             return addresses
 
         def chosen(column: tuple[str, ...]) -> tuple[str, ...]:
