@@ -259,6 +259,21 @@ def test_closing_ends_everything_and_frees_the_engine() -> None:
             ask()
 
 
+def test_sequences_without_a_name_get_one_together() -> None:
+    engine = FakeEngineCore()
+    request = EngineCoreRequest(
+        "", [*PROMPT], sampling_params=SamplingParams(n=3, max_tokens=20, **DELTA)
+    )
+    with InprocClient(engine) as client:
+        stream = client.generate(request)
+        names = {next(stream).request_id for _ in range(3)}
+        assert names == {stream.request_id}
+        assert client.abort_requests([*names]) == [stream.request_id]
+        assert len(engine.aborts) == 3
+        assert [o.finish_reason for o in stream][-3:] == [FinishReason.ABORT] * 3
+    assert request.request_id == ""
+
+
 def test_a_client_that_is_closed_during_a_step_ends_its_streams() -> None:
     engine = FakeEngineCore()
     client = InprocClient(engine)

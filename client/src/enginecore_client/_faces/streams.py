@@ -78,9 +78,11 @@ class _Stream(ABC):
         return len(self._sequences)
 
     def _start(self, add: Add) -> None:
-        """Send every sequence, or none."""
+        """Send every sequence, or none; all have one name, be it the one that the first got."""
         try:
             for sequence in self._sequences:
+                if sequence.index:
+                    sequence.request.request_id = self.request_id
                 sink = sequence if self._sink is None else self._sink
                 sequence.record = add(sequence.request, sink)
         except BaseException:
