@@ -26,6 +26,7 @@ class BareClient:
         self._output = context.socket(zmq.PULL)
         for socket, address in ((self._input, input_address), (self._output, output_address)):
             socket.setsockopt(zmq.RCVHWM, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what is above it
             socket.bind(address)
         self._encoder = MsgpackEncoder()
         self._engine = self._input.recv_multipart()[0]
