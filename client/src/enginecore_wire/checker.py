@@ -7,7 +7,7 @@ checked where they are. All else, and whatever may be wrong, goes the long way.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,41 +38,13 @@ class RequestChecker:
         if limits.prompt_tokens:
             self._longest = min(self._longest, limits.prompt_tokens)
         self._decoder = checked_decoder(limits.vocab_size)
-        self._own = msgspec.defstruct(
-            "Own",
-            [
-                (
-                    "request_id",
-                    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REQUEST_ID)],
-                ),
-                ("external_req_id", Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)]),
-                ("token_ids", token_ids_type(limits.vocab_size)),
-            ],
-            array_like=True,
-        )
+        self._token_ids = token_ids_type(limits.vocab_size)
         self._encoder = msgspec.msgpack.Encoder()
         self._approved: set[bytes] = set()
 
-    def problem(self, request: EngineCoreRequest, frames: Sequence[Buffer]) -> FieldProblem | None:
-        """Return the first thing wrong with a request that was encoded as `frames`, or None.
-
-        Raises:
-            msgspec.DecodeError: no engine can read it.
-        """
-        rest = self._rest(request)
-        if rest in self._approved and self._own_is_right(request):
-            return None
-        sent = self._decoder.decode(frames[0], frames[1:])
-        problem = check_request(sent, self._limits_of(sent), tokens_checked=True)
-        if problem is None and rest is not None:
-            if len(self._approved) >= MOST_APPROVED:
-                self._approved.clear()
-            self._approved.add(rest)
-        return problem
-
-    def _rest(self, request: EngineCoreRequest) -> bytes | None:
-        """Return the encoding of a request without its names, times and token ids; None if what is
-        right about it depends on the prompt, or if it has tensors."""
+    def outline(self, request: EngineCoreRequest) -> bytes | None:
+        """Return the encoding of a request that has no name, time and token ids yet; None if what
+        is right about it depends on the prompt, or if it has tensors."""
         params: Any = request.sampling_params
         if (
             params is None
@@ -82,13 +54,33 @@ class RequestChecker:
             or params.routed_experts_prompt_start != 0
         ):
             return None
-        rest = msgspec.structs.replace(
-            request, request_id="", external_req_id="", arrival_time=0.0, prompt_token_ids=None
-        )
         try:
-            return self._encoder.encode(rest)
-        except TypeError:
+            return self._encoder.encode(request)
+        except (TypeError, ValueError, OverflowError):  # the whole request will tell why
             return None
+
+    def problem(
+        self, request: EngineCoreRequest, frames: Sequence[Buffer], outline: bytes | None
+    ) -> FieldProblem | None:
+        """Return the first thing wrong with a request, or None.
+
+        Args:
+            request: with its name, time and token ids.
+            frames: its encoding.
+            outline: what `outline` returned when it had none of them.
+
+        Raises:
+            msgspec.DecodeError: no engine can read it.
+        """
+        if outline in self._approved and self._own_is_right(request):
+            return None
+        sent = self._decoder.decode(frames[0], frames[1:])
+        problem = check_request(sent, self._limits_of(sent), tokens_checked=True)
+        if problem is None and outline is not None:
+            if len(self._approved) >= MOST_APPROVED:
+                self._approved.clear()
+            self._approved.add(outline)
+        return problem
 
     def _own_is_right(self, request: EngineCoreRequest) -> bool:
         """Say whether what is this request's own is surely right: its names, time and token ids."""
@@ -97,9 +89,11 @@ class RequestChecker:
             return False
         if type(token_ids) is not list or not 0 < len(token_ids) <= self._longest:
             return False
-        own = request.request_id, request.external_req_id, token_ids
+        for name in (request.request_id, request.external_req_id):
+            if type(name) is not str or not 0 < len(name) <= MAX_REQUEST_ID:
+                return False
         try:
-            msgspec.convert(own, self._own)
+            msgspec.convert(token_ids, self._token_ids)
         except msgspec.ValidationError:
             return False
         return True

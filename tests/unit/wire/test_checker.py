@@ -22,8 +22,12 @@ EMBEDS = Tensor("float32", (3, 2), bytes(24))
 
 def checked(checker: RequestChecker, request: EngineCoreRequest) -> str | None:
     """Return the field that is wrong, "" for what cannot be read, None for a good request."""
+    bare = msgspec.structs.replace(
+        request, request_id="", external_req_id="", arrival_time=0.0, prompt_token_ids=None
+    )
     try:
-        problem = checker.problem(request, MsgpackEncoder().encode(request))
+        frames = MsgpackEncoder().encode(request)
+        problem = checker.problem(request, frames, checker.outline(bare))
     except msgspec.DecodeError:
         return ""
     return None if problem is None else problem.field

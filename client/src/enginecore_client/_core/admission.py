@@ -62,28 +62,35 @@ class Admission:
         self._writer = request_encoder(dialect)
 
     def request(
-        self, request: EngineCoreRequest, internal_id: str, now_wall: float
+        self, request: EngineCoreRequest, internal_id: str, now_wall: float, wave: int = 0
     ) -> tuple[Frames, int]:
         """Return the frames of ADD and the length of the prompt in tokens.
 
-        The engine gets the internal id, this client's slot, and an explicit `max_tokens`.
+        The engine gets the internal id, this client's slot, the wave, and an explicit `max_tokens`.
 
         Raises:
             RequestRejectedError: a field is wrong; `field` is its path.
         """
         complete = msgspec.structs.replace(
             request,
+            request_id="",
+            prompt_token_ids=None,
             prompt_embeds=None if request.prompt_embeds is None else _embeds(request),
-            request_id=internal_id,
-            external_req_id=request.external_req_id or request.request_id,
+            arrival_time=0.0,
+            external_req_id="",
             client_index=self._slot,
-            arrival_time=request.arrival_time or now_wall,
+            current_wave=wave,
             data_parallel_rank=None,
             sampling_params=self._sampling(request),
         )
+        outline = self._checker.outline(complete)
+        complete.request_id = internal_id
+        complete.prompt_token_ids = request.prompt_token_ids
+        complete.arrival_time = request.arrival_time or now_wall
+        complete.external_req_id = request.external_req_id or request.request_id
         try:
             frames = self._encoder.encode(complete)
-            problem = self._checker.problem(complete, frames)
+            problem = self._checker.problem(complete, frames, outline)
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
         except _UNSENDABLE as error:

@@ -48,7 +48,7 @@ class Dispatcher:
         self._ids = ids
         self._wall = wall
 
-    def send(self, record: RequestRecord, now: float) -> Connection:
+    def send(self, record: RequestRecord, now: float, wave: int) -> Connection:
         """Give a request to an engine; it leaves with the connection's outbox.
 
         Raises:
@@ -61,7 +61,7 @@ class Dispatcher:
         connection = self._choose(self._rank_of(request), now)
         internal_id = self._ids.internal(record.request_id)
         frames, record.prompt_tokens = self._admissions[connection.link].request(
-            request, internal_id, self._wall()
+            request, internal_id, self._wall(), wave
         )
         if record.internal_id:
             self._ledger.rename(record, internal_id)

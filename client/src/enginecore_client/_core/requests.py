@@ -91,7 +91,8 @@ class Requests:
                 field="request_id",
                 request_ids=[name],
             )
-        request = msgspec.structs.replace(request, request_id=name)
+        if retry or not request.request_id:
+            request = msgspec.structs.replace(request, request_id=name)
         record = RequestRecord(name, "", sink, 0, now, deadline, request)
         try:
             self._send(record, now)
@@ -145,9 +146,7 @@ class Requests:
             self._try_again(record, now)
 
     def _send(self, record: RequestRecord, now: float) -> None:
-        assert record.request is not None
-        record.request.current_wave = self._waves.current_wave
-        connection = self._dispatcher.send(record, now)
+        connection = self._dispatcher.send(record, now, self._waves.current_wave)
         self._fleet.sendable.add(connection.link)
         if self._waves.lockstep:
             self._fleet.announce(self._waves.added(self._fleet.rank(connection), now))

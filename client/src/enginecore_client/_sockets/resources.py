@@ -20,8 +20,8 @@ from enginecore_wire.frames import Frame
 BURST: Final = 64
 """Messages taken from one socket before others get their turn."""
 
-BURST_BYTES: Final = 256 << 10
-"""The same in bytes of their bodies: what is decoded together should fit into a cache."""
+BURST_BYTES: Final = 1 << 20
+"""The same in bytes of their bodies: some milliseconds of work, for which a reader wakes once."""
 
 FAREWELL_MS: Final = 100
 """How long what is said last may take to leave."""
