@@ -56,7 +56,7 @@ class RequestChecker:
             return None
         try:
             return self._encoder.encode(request)
-        except (TypeError, ValueError, OverflowError):  # the whole request will tell why
+        except (TypeError, ValueError, OverflowError, RecursionError):  # the request tells why
             return None
 
     def problem(
