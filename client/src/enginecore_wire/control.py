@@ -8,6 +8,9 @@ import msgspec
 from enginecore_wire.outputs import SchedulerStats
 from enginecore_wire.version import LAYOUTS, PROTOCOL_MINIMUM, PROTOCOL_VERSION
 
+DEFAULT_MAX_LOGPROBS: Final = 20
+"""How many log-probabilities engines give at most, unless told otherwise; vLLM's default."""
+
 
 class Phase(StrEnum):
     """Where an engine process is in its life."""
@@ -88,6 +91,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int = 0
     hidden_size: int = 0
     modalities: tuple[str, ...] = ()
+    max_logprobs: int = DEFAULT_MAX_LOGPROBS
     model_name: str = ""
     runtime: str = ""
     runtime_version: str = ""

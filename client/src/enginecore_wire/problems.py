@@ -2,7 +2,7 @@
 
 import msgspec
 
-from enginecore_wire.control import RejectCode
+from enginecore_wire.control import DEFAULT_MAX_LOGPROBS, RejectCode
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     max_model_len: int
     prompt_tokens: int = 0
-    max_logprobs: int = 20
+    max_logprobs: int = DEFAULT_MAX_LOGPROBS
     supports_lora: bool = False
     hidden_size: int = 0
     modalities: frozenset[str] = frozenset()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from enginecore_wire.contract import ModelConfig, RuntimeConfig
+from enginecore_wire.control import DEFAULT_MAX_LOGPROBS
+from enginecore_wire.engine_options import max_logprobs
 from enginecore_wire.wording import counted
 
 _GGUF_MAGIC: Final = b"GGUF"
@@ -31,11 +33,12 @@ _PARTS: Final = {"vision_config": ("image", "video"), "audio_config": ("audio",)
 
 class ModelInputs(NamedTuple):
     """What a model takes: token ids from 0 to `vocab_size` - 1; embeddings of `hidden_size` (0:
-    none); items of these `modalities`."""
+    none); items of these `modalities`; up to `max_logprobs` log-probabilities (-1: all)."""
 
     vocab_size: int
     hidden_size: int = 0
     modalities: tuple[str, ...] = ()
+    max_logprobs: int = DEFAULT_MAX_LOGPROBS
 
 
 class UnknownModelError(ValueError):
@@ -64,6 +67,7 @@ def model_inputs(model: ModelConfig, runtime: RuntimeConfig) -> ModelInputs:
         vocabulary_size(model.path, model.vocab_size),
         embedding_width(model.path, runtime),
         modalities(model.path, runtime),
+        max_logprobs((*runtime.command, *runtime.args)),
     )
 
 

@@ -31,6 +31,7 @@ def ready(state: ServerState, session: Session) -> Ready:
         vocab_size=state.model.vocab_size,
         hidden_size=state.model.hidden_size,
         modalities=state.model.modalities,
+        max_logprobs=state.model.max_logprobs,
         model_name=state.served_name,
         runtime=config.runtime.type,
         runtime_version=state.facts.version or config.runtime.version,

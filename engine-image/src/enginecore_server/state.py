@@ -110,6 +110,7 @@ class ServerState:
             supports_lora=facts.supports_lora,
             hidden_size=self.model.hidden_size,
             modalities=frozenset(self.model.modalities),
+            max_logprobs=self.model.max_logprobs,
             tasks=self.tasks,
         )
         self._admission = Admission(model, self.limits, self.id_in_use, self.dialect)

@@ -18,11 +18,10 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny-llama")
 
 
-def tiny_torch_config(model: Path, **fields: Any) -> ServerConfig:
+def tiny_torch_config(model: Path, *options: str, **fields: Any) -> ServerConfig:
     """Return settings of a torch engine that starts fast and takes little."""
-    return torch_config(
-        model, "--kv-cache-bytes", str(8 << 20), "--threads", "1", "--max-num-seqs", "64", **fields
-    )
+    small = ("--kv-cache-bytes", str(8 << 20), "--threads", "1", "--max-num-seqs", "64")
+    return torch_config(model, *small, *options, **fields)
 
 
 @pytest.fixture
@@ -32,7 +31,9 @@ def make_pod(tiny_llama: Path) -> Iterator[Callable[..., Pod]]:
 
     def make(*options: str, torch: bool = False, **fields: Any) -> Pod:
         config = (
-            tiny_torch_config(tiny_llama, **fields) if torch else stub_config(*options, **fields)
+            tiny_torch_config(tiny_llama, *options, **fields)
+            if torch
+            else stub_config(*options, **fields)
         )
         pods.append(Pod(config))
         return pods[-1].wait_ready()

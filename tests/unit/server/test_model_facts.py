@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from enginecore_server.model_facts import (
@@ -199,4 +200,6 @@ def test_the_config_tells_what_items_a_model_takes(
 def test_everything_at_once(tmp_path: Path) -> None:
     text = '{"vocab_size": 9, "hidden_size": 4, "audio_config": {"x": 1}}'
     (tmp_path / "config.json").write_text(text)
-    assert model_inputs(ModelConfig(str(tmp_path)), EMBEDS) == ModelInputs(9, 4, ("audio",))
+    runtime = msgspec.structs.replace(EMBEDS, args=[*EMBEDS.args, "--max-logprobs", "30"])
+    wanted = ModelInputs(9, 4, ("audio",), 30)
+    assert model_inputs(ModelConfig(str(tmp_path)), runtime) == wanted

@@ -54,6 +54,7 @@ class Admission:
             supports_lora=bool(facts.get("supports_lora", False)),
             hidden_size=ready.hidden_size,
             modalities=frozenset(ready.modalities),
+            max_logprobs=ready.max_logprobs,
         )
         self._checker = RequestChecker(self._limits)
         self._encoder = MsgpackEncoder()
@@ -218,6 +219,7 @@ def unusable(ready: Ready) -> str | None:
     for field, value, low, high in (
         ("vocab_size", ready.vocab_size, 0, _ANY_TOKEN),
         ("hidden_size", ready.hidden_size, 0, sys.maxsize),
+        ("max_logprobs", ready.max_logprobs, -1, sys.maxsize),
         ("rank", ready.rank, 0, _LAST_RANK),
         ("slot", ready.slot, 0, sys.maxsize),
         ("engine.max_model_len", length, 1, sys.maxsize),

@@ -25,7 +25,14 @@ from enginecore_client.errors import (
     ProtocolMismatchError,
 )
 from enginecore_wire.codec import MsgpackDecoder
-from enginecore_wire.control import ControlMessage, Limits, Phase, PhaseChange, Ready
+from enginecore_wire.control import (
+    DEFAULT_MAX_LOGPROBS,
+    ControlMessage,
+    Limits,
+    Phase,
+    PhaseChange,
+    Ready,
+)
 from enginecore_wire.dialects import confirm
 from enginecore_wire.frames import Frame
 from enginecore_wire.handshake import engine_identity
@@ -261,6 +268,9 @@ class NativeConnection(Connection):
             vocab_size=options.vocab_size or 0,
             hidden_size=options.hidden_size,
             modalities=options.modalities,
+            max_logprobs=(
+                DEFAULT_MAX_LOGPROBS if options.max_logprobs is None else options.max_logprobs
+            ),
             model_name=options.model_name,
             runtime_version=reported or options.engine_version,
             limits=Limits(in_flight=options.in_flight),

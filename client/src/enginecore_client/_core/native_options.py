@@ -21,6 +21,9 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
             READY payload does not say, and a token id past the vocabulary kills its engine.
         hidden_size: width of prompt embeddings, for engines that take them; 0 for token ids only.
         modalities: what multimodal items may be, for engines that take them.
+        max_logprobs: the engines' `--max-logprobs`: most log-probabilities a request may ask for,
+            -1 for as many as there are tokens; None for what the command of engines that this
+            client starts says, else vLLM's 20.
         engine_version: the engines' version as declared, such as "0.32.0". Engines before 0.23 do
             not announce it; what they announce is checked against it.
         model_name: shown in metrics.
@@ -35,6 +38,7 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int | None = None
     hidden_size: int = 0
     modalities: tuple[str, ...] = ()
+    max_logprobs: int | None = None
     engine_version: str = ""
     model_name: str = ""
     probe_seconds: float | None = None
@@ -54,6 +58,7 @@ def check_options(options: NativeOptions) -> None:
     for field, value, low in (
         ("vocab_size", 1 if options.vocab_size is None else options.vocab_size, 1),
         ("hidden_size", options.hidden_size, 0),
+        ("max_logprobs", -1 if options.max_logprobs is None else options.max_logprobs, -1),
         ("in_flight", options.in_flight, 1),
     ):
         if type(value) is not int or not low <= value <= sys.maxsize:

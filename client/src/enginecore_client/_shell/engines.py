@@ -20,6 +20,7 @@ from enginecore_client._sockets.bound import BoundSocketSet
 from enginecore_client._sockets.pairs import SocketSet
 from enginecore_client._sockets.resources import Callbacks, Sockets, Watcher
 from enginecore_client.errors import RequestRejectedError
+from enginecore_wire.engine_options import max_logprobs
 
 if TYPE_CHECKING:
     from enginecore_client._launch.launcher import Launcher
@@ -204,6 +205,8 @@ def _launched(choice: EngineChoice, ids: Ids) -> Engines:
     if native.vocab_size is None:
         known = command.vocab_size or vocabulary_of(command.model)
         native = msgspec.structs.replace(native, vocab_size=known)
+    if native.max_logprobs is None:
+        native = msgspec.structs.replace(native, max_logprobs=max_logprobs(command.command))
     engines = _bound(wanted, choice._replace(native=native), ids)
     assert isinstance(engines.source, BoundSource)
     return engines._replace(source=LaunchedSource(launcher, engines.source), launcher=launcher)

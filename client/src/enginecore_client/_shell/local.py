@@ -280,6 +280,7 @@ def ready_of(engine: EngineLike, model_name: str) -> Ready:
         vocab_size=limits.vocab_size,
         hidden_size=limits.hidden_size,
         modalities=tuple(sorted(limits.modalities)),
+        max_logprobs=limits.max_logprobs,
         model_name=model_name,
         limits=Limits(
             frame_bytes=sys.maxsize, in_flight=sys.maxsize, prompt_tokens=limits.prompt_tokens
