@@ -67,6 +67,7 @@ lint: $(STAMP) ## Style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=tests $(BIN)/mypy --explicit-package-bases tests/bench
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## Rewrite sources in the house format

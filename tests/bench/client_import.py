@@ -61,8 +61,8 @@ def dependencies() -> set[str]:
 
 
 if __name__ == "__main__":
-    best, memory, _ = measure()
-    floor, _, _ = measure(FLOOR)
+    best, memory = measure()[:2]
+    floor = measure(FLOOR)[0]
     Measure("import", best, "s", SECONDS_BAR).print()
     print(f"    {best / floor:.2f} times {FLOOR!r} of the same run ({floor:.3f} s)")
     Measure("resident after import", memory / (1 << 20), "MiB", MEMORY_BAR / (1 << 20)).print()

@@ -33,7 +33,7 @@ from support.eventually import eventually
 from support.measures import Measure
 from support.operator_cluster import engine_cluster, fake_node
 from support.operator_objects import RENDERING, read_core_spec
-from support.operator_process import CRDS, Kubectl, OperatorRunner
+from support.operator_process import CRDS, Kubectl, OperatorRunner, grant
 
 AT_ONCE = 16
 PODS_PER_NODE = 250
@@ -52,8 +52,9 @@ def wait_ready(kubectl: Kubectl, kind: str, name: str, count: int) -> None:
 def measure_operator(cluster: ClusterHandle, count: int) -> float:
     """Return the seconds from apply to Ready of an EngineCluster."""
     kubectl = namespace(cluster, "engines")
-    with tempfile.TemporaryDirectory() as directory:
-        runner = OperatorRunner(kubectl, Path(directory))
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        runner = OperatorRunner(kubectl, directory, grant(kubectl, directory))
         try:
             operator = runner.start()
             eventually(lambda: "this process leads" in operator.text, deadline=30)

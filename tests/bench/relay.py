@@ -55,7 +55,7 @@ def native_engine(
         socket.bind("tcp://127.0.0.1:0")
         sockets.append(socket)
     handshake, requests, outputs = sockets
-    places = [str(socket.get(zmq.LAST_ENDPOINT), "ascii") for socket in sockets]
+    places = [socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in sockets]
     port = places[0].rpartition(":")[2]
     engine = subprocess.Popen(
         [sys.executable, str(STUB_ENGINE), "--data-parallel-rpc-port", port,

@@ -39,9 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     clients.set(zmq.SNDHWM, 0)
     outputs.bind(address)
     clients.bind("tcp://127.0.0.1:0")
-    endpoint = clients.get(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    sys.stdout.write(f"{endpoint.decode()}\n")
+    sys.stdout.write(f"{clients.getsockopt_string(zmq.LAST_ENDPOINT)}\n")
     sys.stdout.flush()
     identity = clients.recv_multipart()[0]
     while outputs.poll():

@@ -70,7 +70,7 @@ class Kubectl:
     def condition(self, kind: str, name: str, condition: str) -> tuple[str, str]:
         """Return status and reason of a condition; empty words while there is none."""
         conditions = self.get(kind, name).get("status", {}).get("conditions", [])
-        found = next((c for c in conditions if c["type"] == condition), {})
+        found: dict[str, str] = next((c for c in conditions if c["type"] == condition), {})
         return found.get("status", ""), found.get("reason", "")
 
     def events(self, reason: str) -> list[str]:
@@ -113,7 +113,9 @@ class OperatorProcess:
 
     def get(self, path: str) -> str:
         """Read one of its HTTP endpoints."""
-        port = eventually(lambda: HTTP.search(self.text), "operator listens")[1]
+        said = eventually(lambda: HTTP.search(self.text), "operator listens")
+        assert said is not None
+        port = said[1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             text: str = answer.read().decode()
             return text

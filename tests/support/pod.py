@@ -51,5 +51,5 @@ def torch_config(model: Path, *options: str, **fields: Any) -> ServerConfig:
 
 def _config(model: ModelConfig, runtime: RuntimeConfig, **fields: Any) -> ServerConfig:
     rank = fields.pop("rank", 0)
-    defaults = {"name": f"engine-{rank}", "transport": LOOPBACK, "liveness": QUICK}
+    defaults: dict[str, Any] = {"name": f"engine-{rank}", "transport": LOOPBACK, "liveness": QUICK}
     return ServerConfig(model=model, runtime=runtime, rank=rank, **(defaults | fields))

@@ -183,7 +183,7 @@ def _wait(sockets: "Sequence[zmq.Socket[bytes]]", seconds: float) -> "zmq.Socket
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket, zmq.POLLIN)
-    ready = poller.poll(seconds * 1000)
+    ready = poller.poll(int(seconds * 1000))
     if not ready:
         raise TimeoutError(f"nothing came from the engine for {seconds} s")
     found: zmq.Socket[bytes] = ready[0][0]
