@@ -29,7 +29,7 @@ from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.cores import spec_document
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.pods import build_pod
-from support.eventually import eventually
+from support.eventually import eventually, eventually_async
 from support.measures import Measure
 from support.operator_cluster import engine_cluster, fake_node
 from support.operator_objects import RENDERING, read_core_spec
@@ -122,9 +122,12 @@ async def bare_writes(cluster: ClusterHandle, name: str, count: int) -> None:
             await client.patch(CORES, name, meta["name"], patch, "status")
 
     await asyncio.gather(*(bounded(one(rank)) for rank in range(count)))
-    async with asyncio.timeout(DEADLINE):
-        while not all(map(is_ready, (await client.list_all(PODS, name)).items)):
-            await asyncio.sleep(POLL_SECONDS)
+
+    async def ready() -> bool:
+        return all(map(is_ready, (await client.list_all(PODS, name)).items))
+
+    done: bool = await eventually_async(ready, "every pod is Ready", DEADLINE, POLL_SECONDS)
+    assert done
     await client.close()
 
 
