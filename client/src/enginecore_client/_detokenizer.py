@@ -2,10 +2,14 @@
 
 import codecs
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from enginecore_client.text import Tokenizer
+
+class TokenBytes(Protocol):
+    """Knows what stands behind token ids; enginecore_client.text.Tokenizer does."""
+
+    def bytes_of(self, token_ids: Iterable[int], *, special: bool = False) -> bytes:
+        """Return the bytes of tokens; those of special ones only with `special`."""
 
 
 class Detokenizer:
@@ -24,7 +28,7 @@ class Detokenizer:
 
     def __init__(
         self,
-        tokenizer: "Tokenizer",
+        tokenizer: TokenBytes,
         stop: str | Sequence[str] | None = None,
         *,
         include_stop: bool = False,
