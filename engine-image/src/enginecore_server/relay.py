@@ -88,8 +88,11 @@ class OutputRelay:
                 continue
             heads.append(head)
         for owner, body, rest in leaving:
-            self._exposed.relay(owner, body, rest)
-        self._tally.outputs_relayed += len(leaving)
+            if owner.ended:  # it was too slow for the ones before: no output may follow a lost one
+                self._tally.outputs_dropped += 1
+            else:
+                self._exposed.relay(owner, body, rest)
+                self._tally.outputs_relayed += 1
         if heads:
             self._book(heads)
         if dead:

@@ -51,7 +51,8 @@ class Request:
 class Session:
     """One client: its slot, its unfinished work, and messages that wait for its connection.
 
-    `outputs_sent` counts engine messages; `broken_at` is when its first connection broke.
+    `outputs_sent` counts engine messages; `broken_at` is when its first connection broke; `ended`
+    says that it was given up.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Session:
         "backlog_bytes",
         "broken_at",
         "calls",
+        "ended",
         "fds",
         "identity",
         "name",
@@ -82,6 +84,7 @@ class Session:
         self.outputs_sent = 0
         self.fds: dict[Side, int | None] = {}
         self.broken_at: float | None = None
+        self.ended = False
         self.backlog: deque[list[Any]] = deque()
         self.backlog_bytes = 0
 
@@ -188,6 +191,7 @@ class SessionBook:
         waits for its connections any more: they are not followed from here on, so what is queued
         would be tried for ever.
         """
+        session.ended = True
         del self._sessions[session.identity]
         del self._by_slot[session.slot]
         self._ended[session.identity, session.nonce] = None

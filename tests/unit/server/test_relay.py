@@ -10,7 +10,7 @@ from enginecore_server.engine_link import EngineLink
 from enginecore_server.exposed import ExposedSockets
 from enginecore_server.model_facts import ModelInputs
 from enginecore_server.relay import OutputRelay
-from enginecore_server.sessions import Session
+from enginecore_server.sessions import Session, SessionBook, Side
 from enginecore_server.state import ServerState
 from enginecore_wire.contract import ModelConfig, ServerConfig
 from enginecore_wire.outputs import (
@@ -25,30 +25,38 @@ LARGE = 70_000
 
 
 class Sent:
-    """Takes the place of the exposed sockets."""
+    """Takes the place of the exposed sockets; gives a client up after so many messages."""
 
-    def __init__(self, happened: list[Any]) -> None:
+    def __init__(self, book: SessionBook, happened: list[Any], patience: int) -> None:
+        self._book = book
         self._happened = happened
+        self._patience = patience
 
     def relay(self, session: Session, body: bytes | zmq.Frame, rest: list[zmq.Frame]) -> None:
         self._happened.append((session.name, bytes(body), [bytes(frame) for frame in rest]))
+        if len(self._happened) == self._patience:
+            self._book.end(session)
 
 
 class Pod:
     """A relay whose sendings, and whose word that the engine is dead, are written down."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = 100) -> None:
         self.state = ServerState(
             ServerConfig(name="n", model=ModelConfig("/m")), ModelInputs(100), 7
         )
-        self.session = Session(b"client-a", b"nonce", "a", 1, 1)
+        book = self.state.book
+        for fd, side in enumerate(Side):
+            book.hello(side, b"client-a", b"nonce", "a", fd, 1)
+        session = book.find(b"client-a")
+        assert session is not None
         for request_id in ("x", "y"):
-            self.state.book.add(self.session, request_id, 3, 0.0)
+            book.add(session, request_id, 3, 0.0)
         self.happened: list[Any] = []
         self.relay = OutputRelay(
             self.state,
             cast("EngineLink", None),
-            cast("ExposedSockets", Sent(self.happened)),
+            cast("ExposedSockets", Sent(book, self.happened, patience)),
             cast("Any", None),
             lambda: self.happened.append("dead"),
         )
@@ -110,6 +118,13 @@ def test_what_is_counted() -> None:
     assert tally.prompt_tokens == 6
     assert tally.finished["stop"] == 1
     assert list(pod.state.book.requests) == ["y"]
+
+
+def test_a_client_given_up_amid_a_burst_gets_no_more_of_it() -> None:
+    pod = Pod(patience=2)
+    pod.burst([OF_X], [OF_Y], [OF_X], [OF_Y])
+    assert pod.happened == [("a", OF_X, []), ("a", OF_Y, [])]
+    assert (pod.state.tally.outputs_relayed, pod.state.tally.outputs_dropped) == (2, 2)
 
 
 @pytest.mark.parametrize(
