@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enginecore_wire.codec import Buffer
+from enginecore_wire.codec import UNSENDABLE, Buffer
 from enginecore_wire.problems import FieldProblem, RequestLimits
 from enginecore_wire.requests import EngineCoreRequest
 from enginecore_wire.validation import (
@@ -56,7 +56,7 @@ class RequestChecker:
             return None
         try:
             return self._encoder.encode(request)
-        except (TypeError, ValueError, OverflowError, RecursionError):  # the request tells why
+        except UNSENDABLE:  # to encode the whole request will tell why
             return None
 
     def problem(

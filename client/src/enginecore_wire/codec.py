@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 Buffer = bytes | memoryview
 
+UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""What encoding raises for values, text, numbers and nesting that cannot travel."""
+
 
 class MsgpackEncoder:
     """Encodes messages of any of this package's types. Not safe across threads."""

@@ -11,7 +11,7 @@ from enginecore_client._core.spans import seconds_of
 from enginecore_client.errors import RequestRejectedError
 from enginecore_wire.calls import check_call
 from enginecore_wire.checker import RequestChecker
-from enginecore_wire.codec import MsgpackEncoder
+from enginecore_wire.codec import UNSENDABLE, MsgpackEncoder
 from enginecore_wire.control import Ready
 from enginecore_wire.dialects import NATIVE, Dialect
 from enginecore_wire.plain import refuse_extensions
@@ -33,9 +33,6 @@ from enginecore_wire.validation import checked_decoder, decode_problem, shown
 
 _ANY_TOKEN: Final = sys.maxsize
 _LAST_RANK: Final = 65535
-_UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
-"""What encoding raises for values, text, numbers and nesting that cannot travel."""
-
 Frames = list[bytes | memoryview]
 
 
@@ -94,7 +91,7 @@ class Admission:
             problem = self._checker.problem(complete, frames, outline)
         except msgspec.DecodeError as error:
             raise rejected(decode_problem(error, frames[0]), request.request_id) from error
-        except _UNSENDABLE as error:
+        except UNSENDABLE as error:
             raise _not_sent(complete, error, request.request_id) from error
         if problem is not None:
             raise rejected(problem, request.request_id)
@@ -115,7 +112,7 @@ class Admission:
             raise rejected(problem)
         try:
             frames = self._writer.encode(UtilityCall(self._slot, call_id, method, args))
-        except _UNSENDABLE as error:
+        except UNSENDABLE as error:
             raise RequestRejectedError(f"args of {method}: {error}", field="args") from error
         message: Frames = [RequestType.UTILITY, *frames]
         self._check_size(message, None)
@@ -168,7 +165,7 @@ def _embeds(request: EngineCoreRequest) -> Tensor:
     given: Any = request.prompt_embeds
     try:
         return Tensor.of(given).with_torch_dtype()
-    except _UNSENDABLE as error:
+    except UNSENDABLE as error:
         raise RequestRejectedError(
             f"prompt_embeds: {error}", field="prompt_embeds", request_ids=[request.request_id]
         ) from error
@@ -181,7 +178,7 @@ def mistyped(request: EngineCoreRequest) -> RequestRejectedError | None:
         checked_decoder(_ANY_TOKEN).decode(frames[0], frames[1:])
     except msgspec.DecodeError as error:
         return rejected(decode_problem(error, frames[0]), request.request_id)
-    except _UNSENDABLE as error:
+    except UNSENDABLE as error:
         return _not_sent(request, error, request.request_id)
     return None
 
@@ -208,7 +205,7 @@ def _unsendable(message: msgspec.Struct, encoder: MsgpackEncoder) -> tuple[str, 
             if isinstance(value, dict):
                 refuse_extensions(value)
             encoder.encode(value)
-        except _UNSENDABLE:
+        except UNSENDABLE:
             return name, value
     return "", message
 

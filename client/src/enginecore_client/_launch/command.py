@@ -8,6 +8,7 @@ import msgspec
 
 from enginecore_client._core.spans import FAR
 from enginecore_client.errors import RequestRejectedError
+from enginecore_wire.codec import UNSENDABLE
 
 STOP_SECONDS: Final = 10.0
 """How long engines have between SIGTERM and SIGKILL."""
@@ -180,7 +181,7 @@ def check_launch(launch: LaunchOptions) -> None:
 def _is_plain(config: Mapping[str, Any]) -> bool:
     try:
         msgspec.msgpack.encode(dict(config))
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except UNSENDABLE:
         return False
     return True
 
