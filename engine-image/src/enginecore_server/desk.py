@@ -18,7 +18,7 @@ from enginecore_server.admission import (
     unknown_type,
 )
 from enginecore_server.engine_link import EngineLink
-from enginecore_server.exposed import ExposedSockets, Payload
+from enginecore_server.exposed import ExposedSockets, Payload, payload
 from enginecore_server.sessions import Greeting, Session, Side
 from enginecore_server.state import ServerState
 from enginecore_wire.codec import Buffer
@@ -43,7 +43,6 @@ BYE: Final = b"\x89"
 NONCE_BYTES: Final = 8
 NAME_CHARACTERS: Final = 128
 FENCE_METHOD: Final = "is_scheduler_paused"
-_COPIED_BYTES: Final = 65536
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 _log = logging.getLogger(__name__)
@@ -271,17 +270,8 @@ class ClientDesk:
 
 def _payloads(frames: list[zmq.Frame]) -> tuple[list[Payload], list[Buffer]]:
     """Return what follows the type byte, as it is sent on and as it is read."""
-    payloads: list[Payload] = []
-    buffers: list[Buffer] = []
-    for frame in frames[1:]:
-        if len(frame) < _COPIED_BYTES:
-            body = frame.bytes
-            payloads.append(body)
-            buffers.append(body)
-        else:
-            payloads.append(frame)
-            buffers.append(frame.buffer)
-    return payloads, buffers
+    payloads = [payload(frame) for frame in frames[1:]]
+    return payloads, [part if isinstance(part, bytes) else part.buffer for part in payloads]
 
 
 def _mismatch(hello: Hello, layout: Layout) -> Reject:

@@ -19,7 +19,6 @@ IPC_PATH_BYTES: Final = 107
 """The longest path a Unix socket takes."""
 
 _FIRST: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
-_LAST: Final = int(zmq.NOBLOCK)
 _NOW: Final = int(zmq.NOBLOCK)
 
 Payload = bytes | zmq.Frame
@@ -127,12 +126,12 @@ class EngineLink:
             return False
         send(kind, _FIRST)
         if not aux:
-            send(body, _LAST, isinstance(body, bytes))
+            send(body, _NOW, isinstance(body, bytes))
             return True
         frames = (body, *aux)
         last = len(frames) - 1
         for index, frame in enumerate(frames):
-            send(frame, _FIRST if index < last else _LAST, isinstance(frame, bytes))
+            send(frame, _FIRST if index < last else _NOW, isinstance(frame, bytes))
         return True
 
     def slot_of(self, frame: zmq.Frame) -> int | None:
@@ -179,6 +178,7 @@ class EngineLink:
         receive = self._output.recv
         firsts: list[zmq.Frame] = []
         rests: Rests = {}
+        full = True
         try:
             for index in range(BURST):
                 first = receive(_NOW, False)
@@ -186,10 +186,9 @@ class EngineLink:
                     rests[index] = self._rest()
                 firsts.append(first)
         except zmq.Again:
-            return False
-        finally:
-            self._listener.output_messages(firsts, rests)
-        return True
+            full = False
+        self._listener.output_messages(firsts, rests)
+        return full
 
     def _rest(self) -> list[zmq.Frame]:
         frames = [self._output.recv(_NOW, False)]
