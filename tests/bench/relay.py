@@ -200,13 +200,20 @@ def flood_options(clients: int) -> list[str]:
 
 
 def read_flood(outputs: list["zmq.Socket[bytes]"], count: int) -> int:
-    """Take `count` engine messages off the sockets."""
+    """Take `count` engine messages off the sockets.
+
+    Raises:
+        TimeoutError: no more came, so some were lost.
+    """
     poller = zmq.Poller()
     for socket in outputs:
         poller.register(socket, zmq.POLLIN)
     received = 0
     while received < count:
-        for socket, _ in poller.poll(5000):
+        ready = poller.poll(5000)
+        if not ready:
+            raise TimeoutError(f"{received} of {count} messages came")
+        for socket, _ in ready:
             received += drain(socket)
     return received
 
