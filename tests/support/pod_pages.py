@@ -26,9 +26,24 @@ def short(**seconds: float) -> LivenessConfig:
 
 
 def sample(pod: Pod, name: str) -> float:
-    """Return the value of a series, named as it is written."""
+    """Return the value of a series, named as it is written; the engine's labels may be missing."""
+    wanted = _parts(name)
     for line in pod.metrics().splitlines():
         series, _, value = line.rpartition(" ")
-        if series == name:
-            return float(value)
+        if series and not series.startswith("#"):
+            found = _parts(series)
+            if found[0] == wanted[0] and found[1] - _of_engine(pod) <= wanted[1] <= found[1]:
+                return float(value)
     raise AssertionError(f"no series {name}")
+
+
+def _parts(series: str) -> tuple[str, frozenset[str]]:
+    """Return the name and the labels of a series."""
+    name, _, labels = series.partition("{")
+    return name, frozenset(labels.rstrip("}").split(",")) - {""}
+
+
+def _of_engine(pod: Pod) -> frozenset[str]:
+    config = pod.config
+    model = config.model.served_name or config.model.path
+    return frozenset({f'engine="{config.rank}"', f'model_name="{model}"'})

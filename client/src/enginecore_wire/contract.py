@@ -13,6 +13,8 @@ from enginecore_wire.control import Limits
 CONFIG_ENV = "ENGINECORE_CONFIG"
 POD_IP_ENV = "ENGINECORE_POD_IP"
 DRAIN_TOKEN_ENV = "ENGINECORE_DRAIN_TOKEN"  # noqa: S105 - the name of a variable
+LOG_LEVEL_ENV = "ENGINECORE_LOG_LEVEL"
+LOG_FORMAT_ENV = "ENGINECORE_LOG_FORMAT"
 HANDSHAKE_ADDRESS_ENV = "ENGINECORE_HANDSHAKE_ADDRESS"
 HANDSHAKE_PORT_ENV = "ENGINECORE_HANDSHAKE_PORT"
 
@@ -116,12 +118,46 @@ class PhaseRecord(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
 
 
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One client's session; what is queued waits for it to read."""
+
+    slot: int
+    name: str
+    role: str
+    connected: bool
+    in_flight: int
+    calls: int
+    outputs_sent: int
+    queued_messages: int
+    queued_bytes: int
+
+
+class LoadStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The scheduler's last word."""
+
+    running: int
+    waiting: int
+    kv_cache_usage: float
+
+
+class LimitsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The limits in force, as READY has them."""
+
+    frame_bytes: int
+    in_flight: int
+    in_flight_total: int
+    prompt_tokens: int
+
+
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The JSON document on STATUS_PATH."""
 
     name: str
     rank: int
     epoch: int
+    cluster: str = ""
+    model_name: str = ""
+    runtime: str = ""
     phase: str
     reason: str = ""
     message: str = ""
@@ -132,5 +168,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     engine: EngineFacts | None = None
     clients: int = 0
     in_flight: int = 0
+    load: LoadStatus | None = None
+    limits: LimitsStatus | None = None
+    sessions: list[ClientStatus] = []
     phases: list[PhaseRecord] = []
+    phase_seconds: dict[str, float] = {}
     log_tail: list[str] = []

@@ -57,10 +57,12 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a pod accepts: bytes per frame, unfinished requests per client, prompt tokens."""
+    """What a pod accepts: bytes per frame, unfinished requests per client and of all clients
+    together, prompt tokens."""
 
     frame_bytes: int = 256 << 20
     in_flight: int = 1024
+    in_flight_total: int = 16384
     prompt_tokens: int = 0
 
 

@@ -22,6 +22,7 @@ from enginecore_server.exposed import BindError
 from enginecore_server.model_facts import UnknownModelError, model_inputs
 from enginecore_server.reports import AddressError
 from enginecore_server.server import serve
+from enginecore_wire.contract import LOG_FORMAT_ENV, LOG_LEVEL_ENV
 
 EXIT_UNUSABLE = 2
 
@@ -29,11 +30,14 @@ EXIT_UNUSABLE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server; return the process's exit code."""
     options = _parser().parse_args(arguments)
-    logs.configure(options.log_format, options.log_level)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     try:
+        logs.configure(
+            logs.chosen(options.log_format, os.environ, LOG_FORMAT_ENV, logs.LOG_FORMATS),
+            logs.chosen(options.log_level, os.environ, LOG_LEVEL_ENV, logs.LOG_LEVELS),
+        )
         config = load_config(options.config, os.environ)
         model = model_inputs(config.model, config.runtime)
         gc.freeze()
@@ -50,10 +54,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="enginecore-server", description="Serve one EngineCore to many clients."
     )
     parser.add_argument("--config", metavar="FILE", help="JSON settings instead of the variable's")
-    parser.add_argument("--log-format", choices=["plain", "json"], default="plain")
-    parser.add_argument(
-        "--log-level", choices=["debug", "info", "warning", "error"], default="info"
-    )
+    for name, allowed, variable in (
+        ("--log-format", logs.LOG_FORMATS, LOG_FORMAT_ENV),
+        ("--log-level", logs.LOG_LEVELS, LOG_LEVEL_ENV),
+    ):
+        parser.add_argument(
+            name, choices=allowed, help=f"default: {variable} of the environment, or {allowed[0]}"
+        )
     return parser
 
 

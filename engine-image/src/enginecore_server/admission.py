@@ -88,17 +88,18 @@ class Admission:
         self._ids = msgspec.msgpack.Decoder(Annotated[list[str], msgspec.Meta(max_length=longest)])
 
     def add(
-        self, body: Buffer, aux: Sequence[Buffer], slot: int, unfinished: int, phase: Phase
+        self,
+        body: Buffer,
+        aux: Sequence[Buffer],
+        slot: int,
+        unfinished: int,
+        total: int,
+        phase: Phase,
     ) -> Add | Reject:
-        """Judge an ADD of the client in `slot` that has `unfinished` requests already."""
+        """Judge an ADD of the client in `slot` that has `unfinished` of the pod's `total`
+        requests already."""
         refused = None if phase is Phase.READY else closed(phase)
-        refused = refused or self._sizes(body, aux)
-        if refused is None and unfinished >= self._limits.in_flight:
-            refused = _reject(
-                RejectCode.OVERLOADED,
-                f"{unfinished} requests are unfinished, which is this pod's limit per client; "
-                "wait for one or use another engine",
-            )
+        refused = refused or self._sizes(body, aux) or self._full(unfinished, total)
         if refused is not None:
             return msgspec.structs.replace(refused, request_id=request_id_of(body))
         try:
@@ -186,6 +187,19 @@ class Admission:
         if isinstance(error, msgspec.DecodeError):
             return decode_problem(error, body, self._dialect)
         return FieldProblem("", f"request: {error}", RejectCode.INVALID_REQUEST)
+
+    def _full(self, unfinished: int, total: int) -> Reject | None:
+        if unfinished >= self._limits.in_flight:
+            count, whose = unfinished, "per client"
+        elif total >= self._limits.in_flight_total:
+            count, whose = total, "for all clients"
+        else:
+            return None
+        return _reject(
+            RejectCode.OVERLOADED,
+            f"{count} requests are unfinished, which is this pod's limit {whose}; "
+            "wait for one or use another engine",
+        )
 
     def _sizes(self, body: Buffer, aux: Sequence[Buffer]) -> Reject | None:
         limit = self._limits.frame_bytes

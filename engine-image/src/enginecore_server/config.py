@@ -92,6 +92,7 @@ def check_config(config: ServerConfig) -> None:
         ("model.vocab_size", config.model.vocab_size, 1),
         ("limits.frame_bytes", limits.frame_bytes, 1024),
         ("limits.in_flight", limits.in_flight, 1),
+        ("limits.in_flight_total", limits.in_flight_total, 1),
         ("limits.prompt_tokens", limits.prompt_tokens, 0),
     ):
         if value is not None and not least <= value <= MAX_NUMBER:

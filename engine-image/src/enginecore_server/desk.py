@@ -19,6 +19,7 @@ from enginecore_server.admission import (
 )
 from enginecore_server.engine_link import EngineLink
 from enginecore_server.exposed import ExposedSockets, Payload, payload
+from enginecore_server.logs import note
 from enginecore_server.sessions import Greeting, Session, Side
 from enginecore_server.state import ServerState
 from enginecore_wire.codec import Buffer
@@ -146,6 +147,8 @@ class ClientDesk:
 
     def abort_in_engine(self, slot: int, ids: list[str], release: bool = False) -> None:
         """Tell the engine to abort requests that are in no book any more."""
+        for request_id in ids:
+            note(_log, "request aborted", request_id=request_id, slot=slot)
         connected = True
         if ids:
             connected = self._link.send(RequestType.ABORT, _ENCODER.encode(ids))
@@ -205,11 +208,21 @@ class ClientDesk:
         if not self._state.phases.accepts_clients:
             self._reject(session, closed(phase, request_id=request_id_of(body)))
             return
-        verdict = self._state.admission.add(body, aux, session.slot, len(session.requests), phase)
+        verdict = self._state.admission.add(
+            body, aux, session.slot, len(session.requests), self._state.in_flight, phase
+        )
         if not isinstance(verdict, Add):
             self._reject(session, verdict)
             return
         self._forward(RequestType.ADD, verdict.body, payloads)
+        note(
+            _log,
+            "request admitted",
+            request_id=verdict.request_id,
+            client=session.name,
+            slot=session.slot,
+            prompt_tokens=verdict.prompt_tokens,
+        )
         self._state.book.add(session, verdict.request_id, verdict.prompt_tokens, time.monotonic())
 
     def _utility(self, session: Session, frames: list[zmq.Frame]) -> None:
@@ -226,6 +239,14 @@ class ClientDesk:
             return
         session.calls.add(verdict.call_id)
         self._forward(RequestType.UTILITY, verdict.body, payloads)
+        note(
+            _log,
+            "call admitted",
+            call_id=verdict.call_id,
+            method=verdict.method,
+            client=session.name,
+            slot=session.slot,
+        )
 
     def _abort(self, session: Session, frames: list[zmq.Frame]) -> None:
         if not self._state.phases.accepts_clients:
@@ -260,6 +281,17 @@ class ClientDesk:
 
     def _reject(self, session: Session, reject: Reject) -> None:
         self._state.tally.rejected[reject.code] += 1
+        note(
+            _log,
+            "message refused",
+            request_id=reject.request_id,
+            call_id=reject.call_id,
+            code=reject.code,
+            field=reject.field,
+            reason=reject.message,
+            client=session.name,
+            slot=session.slot,
+        )
         self.tell(session, reject)
 
     def _stranger(self, identity: bytes, message: ControlMessage) -> None:

@@ -6,6 +6,7 @@ import shutil
 import socket as sockets
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -40,8 +41,11 @@ class EngineListener(Protocol):
     def input_message(self, frames: Sequence[bytes]) -> None:
         """A message (the READY payload) came on the engine's input socket."""
 
-    def output_messages(self, firsts: list[zmq.Frame], rests: Rests) -> None:
-        """Messages came on the engine's output connections, in this order."""
+    def output_messages(self, firsts: list[zmq.Frame], rests: Rests, since: float) -> None:
+        """Messages came on the engine's output connections, in this order.
+
+        `since` is when the first was about to be read, in monotonic seconds.
+        """
 
     def engine_connected(self, pid: int) -> None:
         """The EngineCore process connected; called once per connection to the input."""
@@ -179,6 +183,7 @@ class EngineLink:
         firsts: list[zmq.Frame] = []
         rests: Rests = {}
         full = True
+        since = time.monotonic()
         try:
             for index in range(BURST):
                 first = receive(_NOW, False)
@@ -187,7 +192,7 @@ class EngineLink:
                 firsts.append(first)
         except zmq.Again:
             full = False
-        self._listener.output_messages(firsts, rests)
+        self._listener.output_messages(firsts, rests, since)
         return full
 
     def _rest(self) -> list[zmq.Frame]:

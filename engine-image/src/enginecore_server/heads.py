@@ -1,7 +1,7 @@
 """The few positions of EngineCoreOutputs that the server itself reads.
 
 Frames go on to clients untouched; this decode costs about 0.25 us for one token, a full one
-several times that. Positions after the finish reason are skipped by the decoder.
+several times that. Positions after the events are skipped by the decoder.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from enginecore_wire.outputs import SchedulerStats
 
 
 class OutputHead(msgspec.Struct, array_like=True, gc=False):
-    """Whose tokens, how many, and whether they were the last (positions 0, 1 and 5)."""
+    """Whose tokens, how many, whether they were the last, and what happened to the request
+    (positions 0, 1, 5 and 7)."""
 
     request_id: str
     new_token_ids: list[int]
@@ -20,6 +21,8 @@ class OutputHead(msgspec.Struct, array_like=True, gc=False):
     new_prompt_logprobs: Any = None
     pooling_output: Any = None
     finish_reason: int | None = None
+    stop_reason: Any = None
+    events: Any = None
 
 
 class UtilityHead(msgspec.Struct, array_like=True, gc=False):

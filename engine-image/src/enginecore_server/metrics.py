@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from enginecore_server.state import ServerState
 from enginecore_server.tally import Distribution
-from enginecore_wire.control import Phase
 
 _LABELS = ("model_name", "engine")
 
@@ -61,6 +60,9 @@ class ServerCollector(Collector):
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens processed.", tally.prompt_tokens),
             ("generation_tokens", "Tokens generated.", tally.generation_tokens),
+            ("prefix_cache_queries", "Tokens looked up in the cache.", tally.prefix_queries),
+            ("prefix_cache_hits", "Tokens found in the cache.", tally.prefix_hits),
+            ("num_preemptions", "Times a request lost its place.", tally.preemptions),
         ):
             counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
@@ -80,6 +82,10 @@ class ServerCollector(Collector):
             ("time_to_first_token_seconds", "From ADD to the first token.", tally.first_token),
             ("inter_token_latency_seconds", "Between tokens of a request.", tally.between_tokens),
             ("e2e_request_latency_seconds", "From ADD to the end.", tally.whole_request),
+            ("request_queue_time_seconds", "In the engine's queue.", tally.queue),
+            ("request_prefill_time_seconds", "From the queue to the first token.", tally.prefill),
+            ("request_decode_time_seconds", "From the first token to the last.", tally.decode),
+            ("request_inference_time_seconds", "From the queue to the last.", tally.inference),
         ):
             yield self._histogram(f"vllm:{name}", text, values)
 
@@ -90,23 +96,39 @@ class ServerCollector(Collector):
 
     def _server(self) -> Iterator[Metric]:
         state, tally = self._state, self._state.tally
+        sessions = state.book.sessions()
         for name, text, value in (
-            ("clients", "Clients with a session.", len(state.book)),
+            ("clients", "Clients with a session.", len(sessions)),
             ("in_flight", "Unfinished requests of all clients.", state.in_flight),
+            (
+                "queued_messages",
+                "Messages that wait for clients to read.",
+                sum(len(session.backlog) for session in sessions),
+            ),
+            (
+                "queued_bytes",
+                "Bytes that wait for clients to read.",
+                sum(session.backlog_bytes for session in sessions),
+            ),
+            ("epoch", "Which process of this engine it is.", state.config.epoch),
         ):
-            yield GaugeMetricFamily(f"enginecore_server_{name}", text, value)
-        phase = GaugeMetricFamily(
-            "enginecore_server_phase", "1 for the phase the server is in.", labels=("phase",)
-        )
-        for each in Phase:
-            phase.add_metric([each], 1.0 if each is state.phases.phase else 0.0)
-        yield phase
+            gauge = GaugeMetricFamily(f"enginecore_server_{name}", text, labels=_LABELS)
+            gauge.add_metric(self._labels, value)
+            yield gauge
+        yield from self._phases()
         rejected = CounterMetricFamily(
-            "enginecore_server_rejected", "Messages refused, by reason.", labels=("reason",)
+            "enginecore_server_rejected",
+            "Messages refused, by reason.",
+            labels=(*_LABELS, "reason"),
         )
         for reason, count in tally.rejected.items():
-            rejected.add_metric([reason], count)
+            rejected.add_metric([*self._labels, reason], count)
         yield rejected
+        yield self._histogram(
+            "enginecore_server_relay_latency_seconds",
+            "From reading an engine message to handing it to the client's socket.",
+            tally.relay,
+        )
         for name, text, count in (
             ("outputs_relayed", "Engine messages passed to clients.", tally.outputs_relayed),
             ("outputs_dropped", "Engine messages no client owned.", tally.outputs_dropped),
@@ -116,4 +138,21 @@ class ServerCollector(Collector):
             ("slow_clients", "Clients dropped for not reading.", tally.slow_clients),
             ("refused_connections", "Failed ZMQ handshakes.", tally.refused_connections),
         ):
-            yield CounterMetricFamily(f"enginecore_server_{name}", text, count)
+            counter = CounterMetricFamily(f"enginecore_server_{name}", text, labels=_LABELS)
+            counter.add_metric(self._labels, count)
+            yield counter
+
+    def _phases(self) -> Iterator[Metric]:
+        phases = self._state.phases
+        labels = (*_LABELS, "phase")
+        now = GaugeMetricFamily(
+            "enginecore_server_phase", "1 for the phase the server is in.", labels=labels
+        )
+        spent = CounterMetricFamily(
+            "enginecore_server_phase_seconds", "Time spent in each phase.", labels=labels
+        )
+        for phase, seconds in phases.spent.items():
+            now.add_metric([*self._labels, phase], 1.0 if phase is phases.phase else 0.0)
+            spent.add_metric([*self._labels, phase], seconds)
+        yield now
+        yield spent

@@ -32,6 +32,7 @@ class PhaseLog:
         self._wall = wall
         self._monotonic = monotonic
         self._entered = monotonic()
+        self._spent = dict.fromkeys(Phase, 0.0)
         self.phase = Phase.STARTING
         self.reason = ""
         self.message = ""
@@ -47,8 +48,10 @@ class PhaseLog:
         """
         if phase not in _NEXT[self.phase]:
             return False
+        now = self._monotonic()
+        self._spent[self.phase] += now - self._entered
+        self._entered = now
         self.phase, self.reason, self.message = phase, reason, message
-        self._entered = self._monotonic()
         self.records.append(PhaseRecord(phase, self._wall(), reason))
         return True
 
@@ -56,6 +59,11 @@ class PhaseLog:
     def seconds(self) -> float:
         """Time spent in the present phase."""
         return self._monotonic() - self._entered
+
+    @property
+    def spent(self) -> dict[Phase, float]:
+        """Seconds spent in each phase so far."""
+        return self._spent | {self.phase: self._spent[self.phase] + self.seconds}
 
     @property
     def accepts_clients(self) -> bool:

@@ -8,18 +8,17 @@ from typing import Final
 import msgspec
 import zmq
 
+from enginecore_server.accounts import OutputAccounts
 from enginecore_server.desk import ClientDesk
 from enginecore_server.engine_link import EngineLink, Rests
 from enginecore_server.exposed import ExposedSockets, Payload, payload
 from enginecore_server.heads import OutputsHead, UtilityHead, decoder
-from enginecore_server.sessions import Request, Session
+from enginecore_server.sessions import Session
 from enginecore_server.state import ServerState
-from enginecore_server.tally import FINISH_NAMES
 from enginecore_wire.outputs import ENGINE_CORE_DEAD
 from enginecore_wire.requests import RequestType, UtilityCall
 
 _OWN_SLOT: Final = 0
-_OTHER_FINISH: Final = "other"
 _NOTHING: Final[list[zmq.Frame]] = []
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -61,13 +60,15 @@ class OutputRelay:
         self._decode = decoder().decode
         self._requests = state.book.requests
         self._tally = state.tally
+        self._accounts = OutputAccounts(state)
         self.heard_at = time.monotonic()
 
-    def output_messages(self, firsts: list[zmq.Frame], rests: Rests) -> None:
+    def output_messages(self, firsts: list[zmq.Frame], rests: Rests, since: float) -> None:
         """Read a burst of engine messages, send it on, and book what it said, in this order.
 
         Messages sent one right after the other wake the I/O thread less often; booking is the
-        least urgent.
+        least urgent. A burst is timed as a whole: each of its messages counts as one that took
+        from `since` to the end of its last sending, which is no less than it really took.
         """
         heads: list[OutputsHead] = []
         leaving: list[tuple[Session, Payload, list[zmq.Frame]]] = []
@@ -87,14 +88,18 @@ class OutputRelay:
             elif head.scheduler_stats is None:
                 continue
             heads.append(head)
+        relayed = 0
         for owner, body, rest in leaving:
             if owner.ended:  # it was too slow for the ones before: no output may follow a lost one
                 self._tally.outputs_dropped += 1
             else:
                 self._exposed.relay(owner, body, rest)
-                self._tally.outputs_relayed += 1
+                relayed += 1
         if heads:
-            self._book(heads)
+            self.heard_at = self._accounts.book(heads)
+        if relayed:
+            self._tally.outputs_relayed += relayed
+            self._tally.relay.observe_all(self.heard_at - since, relayed)
         if dead:
             self._on_dead()
 
@@ -109,37 +114,6 @@ class OutputRelay:
         self._state.own_calls[call_id] = answer
         call = UtilityCall(_OWN_SLOT, call_id, method, [])
         self._link.send(RequestType.UTILITY, _ENCODER.encode(call))
-
-    def _book(self, heads: list[OutputsHead]) -> None:
-        """Note what a burst of messages said."""
-        self.heard_at = now = time.monotonic()
-        find, tally = self._requests.get, self._tally
-        for head in heads:
-            if head.scheduler_stats is not None:
-                self._state.load.report(head.scheduler_stats, head.timestamp)
-            for output in head.outputs:
-                request = find(output.request_id)
-                if request is None:
-                    continue
-                if output.new_token_ids:
-                    tally.generation_tokens += len(output.new_token_ids)
-                    if request.first_at:
-                        tally.between_tokens.observe(now - request.last_at)
-                    else:
-                        self._book_first(request, now)
-                    request.last_at = now
-                if output.finish_reason is not None:
-                    self._book_last(request, output.finish_reason, now)
-
-    def _book_first(self, request: Request, now: float) -> None:
-        request.first_at = now
-        self._tally.prompt_tokens += request.prompt_tokens
-        self._tally.first_token.observe(now - request.arrived)
-
-    def _book_last(self, request: Request, reason: int, now: float) -> None:
-        self._tally.finished[FINISH_NAMES.get(reason, _OTHER_FINISH)] += 1
-        self._tally.whole_request.observe(now - request.arrived)
-        self._state.book.forget(request.session, [request.request_id])
 
     def _owner(self, head: OutputsHead, first: zmq.Frame) -> Session | None:
         """Return the client to which a message goes, or None if it goes to none."""

@@ -35,7 +35,16 @@ class Greeting(Enum):
 class Request:
     """One unfinished request; times are monotonic seconds, 0.0 before they are known."""
 
-    __slots__ = ("arrived", "first_at", "last_at", "prompt_tokens", "request_id", "session")
+    __slots__ = (
+        "arrived",
+        "first_at",
+        "last_at",
+        "prompt_tokens",
+        "queued_at",
+        "request_id",
+        "scheduled_at",
+        "session",
+    )
 
     def __init__(
         self, request_id: str, session: "Session", prompt_tokens: int, arrived: float
@@ -44,6 +53,8 @@ class Request:
         self.session = session
         self.prompt_tokens = prompt_tokens
         self.arrived = arrived
+        self.queued_at = 0.0
+        self.scheduled_at = 0.0
         self.first_at = 0.0
         self.last_at = 0.0
 

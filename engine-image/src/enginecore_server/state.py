@@ -101,6 +101,7 @@ class ServerState:
         self.limits = Limits(
             frame_bytes=self.config.limits.frame_bytes,
             in_flight=self.config.limits.in_flight,
+            in_flight_total=self.config.limits.in_flight_total,
             prompt_tokens=min(longest, facts.max_model_len),
         )
         model = RequestLimits(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from enginecore_server.sessions import Session
 from enginecore_server.state import ServerState
-from enginecore_wire.contract import ServerStatus
+from enginecore_wire.contract import ClientStatus, LimitsStatus, LoadStatus, ServerStatus
 
 TERMINATION_BYTES = 4096
 """What the kubelet keeps of a termination message."""
@@ -21,11 +22,16 @@ class Ports(msgspec.Struct, frozen=True):
 
 def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> ServerStatus:
     """Return the status as of now."""
-    config, phases = state.config, state.phases
+    config, phases, limits = state.config, state.phases, state.limits
+    load = state.load.current(state.in_flight)
+    sessions = state.book.sessions()
     return ServerStatus(
         name=config.name,
         rank=config.rank,
         epoch=config.epoch,
+        cluster=config.cluster,
+        model_name=state.served_name,
+        runtime=config.runtime.type,
         phase=phases.phase,
         reason=phases.reason,
         message=phases.message,
@@ -34,9 +40,22 @@ def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> 
         output_port=ports.output,
         http_port=ports.http,
         engine=state.facts,
-        clients=len(state.book),
+        clients=len(sessions),
         in_flight=state.in_flight,
+        load=LoadStatus(
+            running=load.num_running_reqs,
+            waiting=load.num_waiting_reqs,
+            kv_cache_usage=load.kv_cache_usage,
+        ),
+        limits=LimitsStatus(
+            frame_bytes=limits.frame_bytes,
+            in_flight=limits.in_flight,
+            in_flight_total=limits.in_flight_total,
+            prompt_tokens=limits.prompt_tokens,
+        ),
+        sessions=[_client(session) for session in sessions],
         phases=phases.records,
+        phase_seconds={phase: round(seconds, 3) for phase, seconds in phases.spent.items()},
         log_tail=list(log_tail),
     )
 
@@ -44,10 +63,10 @@ def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> 
 def termination_message(status: ServerStatus) -> bytes:
     """Return the status as JSON with as many of the last log lines as fit.
 
-    The operator parses it, so what does not fit is left out, never cut: first the oldest log
-    lines, then the history of phases, then the end of the message.
+    The operator parses it, so what does not fit is left out, never cut: who was connected anyway,
+    then the oldest log lines, then the history of phases, then the end of the message.
     """
-    fitting = msgspec.structs.replace(status, log_tail=list(status.log_tail))
+    fitting = msgspec.structs.replace(status, log_tail=list(status.log_tail), sessions=[])
     text = msgspec.json.encode(fitting)
     while len(text) > TERMINATION_BYTES:
         if fitting.log_tail:
@@ -60,7 +79,26 @@ def termination_message(status: ServerStatus) -> bytes:
             )
         else:
             fitting = msgspec.structs.replace(
-                fitting, reason="", name=fitting.name[:253], engine=None
+                fitting,
+                reason="",
+                name=fitting.name[:253],
+                cluster="",
+                model_name="",
+                engine=None,
             )
         text = msgspec.json.encode(fitting)
     return text
+
+
+def _client(session: Session) -> ClientStatus:
+    return ClientStatus(
+        slot=session.slot,
+        name=session.name,
+        role=str(session.role),
+        connected=session.connected,
+        in_flight=len(session.requests),
+        calls=len(session.calls),
+        outputs_sent=session.outputs_sent,
+        queued_messages=len(session.backlog),
+        queued_bytes=session.backlog_bytes,
+    )

@@ -99,10 +99,10 @@ class EngineSupervisor:
             self._start_watch.progress(time.monotonic())
             self._ask_when_loaded()
 
-    def output_messages(self, firsts: list[zmq.Frame], rests: Rests) -> None:
+    def output_messages(self, firsts: list[zmq.Frame], rests: Rests, since: float) -> None:
         """Hand outputs to the relay."""
         if self._relay is not None:
-            self._relay.output_messages(firsts, rests)
+            self._relay.output_messages(firsts, rests, since)
 
     def engine_connected(self, pid: int) -> None:
         """Watch the EngineCore process itself: its launcher may outlive it by seconds."""

@@ -21,6 +21,11 @@ WHOLE_REQUEST_BUCKETS: Final = (
     480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 
+RELAY_BUCKETS: Final = (
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+    0.1, 0.5, 1.0,
+)  # fmt: skip
+
 FINISH_NAMES: Final = {reason.value: reason.name.lower() for reason in FinishReason}
 
 
@@ -38,6 +43,11 @@ class Distribution:
         """Count one value."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
+
+    def observe_all(self, seconds: float, count: int) -> None:
+        """Count `count` equal values."""
+        self.counts[bisect_left(self.bounds, seconds)] += count
+        self.total += seconds * count
 
     def cumulative(self) -> list[tuple[str, int]]:
         """Return (upper bound, values up to it) for every bucket, "+Inf" last."""
@@ -61,6 +71,14 @@ class Tally:
         self.first_token = Distribution(FIRST_TOKEN_BUCKETS)
         self.between_tokens = Distribution(BETWEEN_TOKENS_BUCKETS)
         self.whole_request = Distribution(WHOLE_REQUEST_BUCKETS)
+        self.queue = Distribution(WHOLE_REQUEST_BUCKETS)
+        self.prefill = Distribution(WHOLE_REQUEST_BUCKETS)
+        self.decode = Distribution(WHOLE_REQUEST_BUCKETS)
+        self.inference = Distribution(WHOLE_REQUEST_BUCKETS)
+        self.relay = Distribution(RELAY_BUCKETS)
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
         self.outputs_relayed = 0
         self.outputs_dropped = 0
         self.foreign_aborts = 0

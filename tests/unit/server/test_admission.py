@@ -22,8 +22,14 @@ def admission(in_use: frozenset[str] = frozenset(), **limits: int) -> Admission:
     return Admission(model, Limits(**({"frame_bytes": 4096} | limits)), in_use.__contains__)
 
 
-def add(checks: Admission, body: bytes, unfinished: int = 0, phase: Phase = Phase.READY) -> Any:
-    return checks.add(body, [], SLOT, unfinished, phase)
+def add(
+    checks: Admission,
+    body: bytes,
+    unfinished: int = 0,
+    phase: Phase = Phase.READY,
+    total: int = 0,
+) -> Any:
+    return checks.add(body, [], SLOT, unfinished, total, phase)
 
 
 def call(checks: Admission, body: bytes, role: Role = Role.ADMIN, calls: Any = frozenset()) -> Any:
@@ -123,16 +129,27 @@ def test_a_refusal_names_the_request_if_it_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unfinished", "phase", "code"),
+    ("unfinished", "total", "phase", "code", "why"),
     [
-        (8, Phase.READY, "overloaded"),
-        (9, Phase.READY, "overloaded"),
-        (0, Phase.DRAINING, "draining"),
+        (8, 8, Phase.READY, "overloaded", "limit per client"),
+        (9, 30, Phase.READY, "overloaded", "limit per client"),
+        (7, 20, Phase.READY, "overloaded", "20 requests are unfinished"),
+        (0, 21, Phase.READY, "overloaded", "limit for all clients"),
+        (0, 0, Phase.DRAINING, "draining", "no new requests"),
     ],
 )
-def test_load_and_drain_refuse_good_requests(unfinished: int, phase: Phase, code: str) -> None:
-    verdict = add(admission(in_flight=8), encode(request()), unfinished, phase)
+def test_load_and_drain_refuse_good_requests(
+    unfinished: int, total: int, phase: Phase, code: str, why: str
+) -> None:
+    checks = admission(in_flight=8, in_flight_total=20)
+    verdict = add(checks, encode(request()), unfinished, phase, total)
     assert (verdict.code, verdict.request_id) == (code, "r")
+    assert why in verdict.message
+
+
+def test_what_is_just_below_the_limits_is_taken() -> None:
+    checks = admission(in_flight=8, in_flight_total=20)
+    assert isinstance(add(checks, encode(request()), 7, total=19), Add)
 
 
 def test_an_id_in_use_is_refused() -> None:
@@ -141,7 +158,7 @@ def test_an_id_in_use_is_refused() -> None:
 
 
 def test_too_many_frames_are_refused() -> None:
-    verdict = admission().add(encode(request()), [b""] * 1025, SLOT, 0, Phase.READY)
+    verdict = admission().add(encode(request()), [b""] * 1025, SLOT, 0, 0, Phase.READY)
     assert isinstance(verdict, Reject)
     assert verdict.code == "too_large"
 

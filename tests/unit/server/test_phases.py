@@ -47,6 +47,7 @@ def test_records_have_times_and_reasons() -> None:
         ("Failed", 200.0, "EngineExited"),
     ]
     assert (log.message, log.seconds) == ("code 1", 2.5)
+    assert log.spent == dict.fromkeys(P, 0.0) | {P.STARTING: 3.0, P.FAILED: 2.5}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a burst of engine messages leads to, and in which order. No sockets."""
 
+import time
 from typing import Any, cast
 
 import msgspec
@@ -68,7 +69,7 @@ class Pod:
             for index, frames in enumerate(messages)
             if len(frames) > 1
         }
-        self.relay.output_messages(firsts, rests)
+        self.relay.output_messages(firsts, rests, time.monotonic())
 
 
 def message(*ids: str, finish: FinishReason | None = None, pad: int = 0) -> bytes:
@@ -143,3 +144,14 @@ def test_what_shows_that_the_engine_computes(body: bytes, heard: bool) -> None:
     pod.relay.heard_at = 0.0
     pod.burst([body])
     assert (pod.relay.heard_at > 0.0) is heard
+
+
+def test_a_burst_is_timed_as_a_whole() -> None:
+    pod = Pod()
+    firsts = [zmq.Frame(body) for body in (OF_X, OF_Y, UNKNOWN)]
+    pod.relay.output_messages(firsts, {}, time.monotonic() - 0.3)
+    latency = pod.state.tally.relay
+    assert sum(latency.counts) == 2, "what went to nobody was not relayed"
+    assert latency.total == pytest.approx(0.6, abs=0.1)
+    pod.burst([UNKNOWN])
+    assert sum(latency.counts) == 2

@@ -8,16 +8,20 @@ import pytest
 
 from enginecore_server.child import write_termination_message
 from enginecore_server.model_facts import ModelInputs
+from enginecore_server.sessions import Side
 from enginecore_server.state import ServerState
 from enginecore_server.status import TERMINATION_BYTES, Ports, server_status, termination_message
 from enginecore_wire.contract import (
+    ClientStatus,
     EngineFacts,
+    LimitsStatus,
+    LoadStatus,
     ModelConfig,
     PhaseRecord,
     ServerConfig,
     ServerStatus,
 )
-from enginecore_wire.control import Phase
+from enginecore_wire.control import Limits, Phase
 
 
 def failed_state() -> ServerState:
@@ -33,6 +37,38 @@ def test_status_says_phase_reason_and_ports() -> None:
     assert (status.input_port, status.output_port, status.http_port) == (1, 2, 3)
     assert status.log_tail == ["last words"]
     assert [record.phase for record in status.phases] == ["Starting", "Failed"]
+    assert set(status.phase_seconds) == set(Phase)
+
+
+def test_status_says_who_is_served_and_within_which_limits() -> None:
+    config = ServerConfig(
+        name="smollm-0",
+        cluster="smollm",
+        model=ModelConfig("/m", served_name="smollm"),
+        limits=Limits(frame_bytes=5000, in_flight=7, in_flight_total=9, prompt_tokens=11),
+    )
+    state = ServerState(config, ModelInputs(100), 0)
+    for fd, side in enumerate(Side):
+        state.book.hello(side, b"id", b"nonce", "front end", fd, 1)
+    session = state.book.find(b"id")
+    assert session is not None
+    state.book.add(session, "r", 3, 0.0)
+    session.backlog.append([b"12345"])
+    session.backlog_bytes = 5
+    session.outputs_sent = 4
+    status = server_status(state, Ports(), [])
+    assert (status.cluster, status.model_name, status.runtime) == ("smollm", "smollm", "torch")
+    assert status.limits == LimitsStatus(
+        frame_bytes=5000, in_flight=7, in_flight_total=9, prompt_tokens=11
+    )
+    assert status.load == LoadStatus(running=1, waiting=0, kv_cache_usage=0.0)
+    assert status.sessions == [
+        ClientStatus(
+            slot=1, name="front end", role="admin", connected=True, in_flight=1, calls=0,
+            outputs_sent=4, queued_messages=1, queued_bytes=5,
+        )
+    ]  # fmt: skip
+    assert msgspec.json.decode(termination_message(status), type=ServerStatus).sessions == []
 
 
 def test_the_termination_message_keeps_the_last_lines_that_fit() -> None:
@@ -50,7 +86,13 @@ def test_the_termination_message_keeps_the_last_lines_that_fit() -> None:
         {"message": "é" * 9000, "log_tail": []},
         {"message": "m" * 9000, "log_tail": ["x" * 9000]},
         {"phases": [PhaseRecord("Loading", 1.0, "r" * 100)] * 100, "message": "m"},
-        {"name": "n" * 9000, "reason": "r" * 9000, "engine": EngineFacts(version="v" * 9000)},
+        {
+            "name": "n" * 9000,
+            "reason": "r" * 9000,
+            "engine": EngineFacts(version="v" * 9000),
+            "cluster": "c" * 9000,
+            "model_name": "m" * 9000,
+        },
     ],
     ids=["message", "one long line", "phases", "everything else"],
 )

@@ -283,7 +283,10 @@ def ready_of(engine: EngineLike, model_name: str) -> Ready:
         max_logprobs=limits.max_logprobs,
         model_name=model_name,
         limits=Limits(
-            frame_bytes=sys.maxsize, in_flight=sys.maxsize, prompt_tokens=limits.prompt_tokens
+            frame_bytes=sys.maxsize,
+            in_flight=sys.maxsize,
+            in_flight_total=sys.maxsize,
+            prompt_tokens=limits.prompt_tokens,
         ),
     )
 
