@@ -10,7 +10,7 @@ from devcluster.errors import DevclusterError
 from devcluster.locations import Locations
 from enginecore_operator.plan.rendering import USER_ID
 from support.image_contents import ImageContents
-from support.images import ENGINE, IMAGES, build_images, take_snapshot
+from support.images import ENGINE, IMAGES, SERVER, build_images, take_snapshot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -62,7 +62,13 @@ def test_the_operators_image_is_slim(
 def test_images_run_as_a_numbered_user(contents: Contents, name: str) -> None:
     config = contents(name).config
     assert config["User"] == f"{USER_ID}:{USER_ID}"
-    assert config["Entrypoint"][0].startswith("enginecore-")
+    if name != SERVER.name:
+        assert config["Entrypoint"][0].startswith("enginecore-")
+
+
+def test_the_servers_image_is_its_base_and_one_file(contents: Contents) -> None:
+    own = {path for layer in contents(SERVER.name).layers[1:] for path in layer}
+    assert {path.lstrip("./") for path in own} == {"enginecore-server.pyz"}
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ class Image:
 
 OPERATOR = Image("operator", "operator/Dockerfile", "python", ("client", "operator"))
 ENGINE = Image("engine", "engine-image/Dockerfile", "torch", ("client", "engine-image"))
-IMAGES = {image.name: image for image in (OPERATOR, ENGINE)}
+SERVER = Image("server", "engine-image/server.Dockerfile", "python", ("client/src", "engine-image"))
+IMAGES = {image.name: image for image in (OPERATOR, ENGINE, SERVER)}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ PRODUCT = [
     path
     for path in (
         *python("client/src", "engine-image/src", "operator/src", "charts", "examples"),
-        *(ROOT / place for place in ("operator/slim.py", "engine-image/check_base.py")),
+        ROOT / "operator/slim.py",
+        *(ROOT / "engine-image" / name for name in ("check_base.py", "build_zipapp.py")),
     )
     if FOR_TESTS not in path.parents
 ]

@@ -40,17 +40,24 @@ class Pod:
 
     Args:
         config: the server's settings; ports 0 take free ones.
+        program: what starts the server; the installed package unless another is named.
         environment: variables beside those of this process.
     """
 
-    def __init__(self, config: ServerConfig, **environment: str) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        program: Sequence[str] = (sys.executable, "-m", "enginecore_server"),
+        **environment: str,
+    ) -> None:
         self.config = config
         self.log: list[str] = []
         self._directory = tempfile.TemporaryDirectory(prefix="pod-")
         file = Path(self._directory.name) / "config.json"
         file.write_bytes(msgspec.json.encode(config))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "enginecore_server", "--config", str(file)],
+            [*program, "--config", str(file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
