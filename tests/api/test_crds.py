@@ -65,6 +65,30 @@ def test_valid_specs_are_taken_with_defaults(kubectl: Kubectl) -> None:
     assert spec["podTemplate"]["spec"]["containers"][1]["command"] == ["y"]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"runtime": {"type": "vllm"}},
+        {"runtime": {"type": "vllm", "args": ["--model-impl=auto", "float32", "-O2", "-ep"]}},
+        {"runtime": {"type": "vllm"}, "parallelism": {"tensor": 2}, "accelerator": {"count": 2}},
+        {"runtime": {"args": ["--port", "-n"]}},
+    ],
+    ids=str,
+)
+def test_valid_vllm_specs_are_taken(kubectl: Kubectl, spec: dict[str, Any]) -> None:
+    kubectl.apply(engine_cluster(**spec))
+    found = kubectl.get("enginecluster", "smollm")["spec"]
+    assert found["runtime"] == {"type": "torch", **spec["runtime"]}
+    assert found["parallelism"] == {"tensor": 1, "pipeline": 1, **spec.get("parallelism", {})}
+
+
+def test_devices_are_counted_by_parallelism_unless_the_spec_says(kubectl: Kubectl) -> None:
+    kubectl.apply(engine_cluster(accelerator={}))
+    assert kubectl.get("enginecluster", "smollm")["spec"]["accelerator"] == {
+        "name": "nvidia.com/gpu"
+    }
+
+
 def test_rank_cannot_be_changed(kubectl: Kubectl) -> None:
     kubectl.apply(engine_core(rank=1))
     answer = kubectl.run(

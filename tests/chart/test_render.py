@@ -114,6 +114,8 @@ def test_the_operator_takes_the_settings_it_is_given(helm: Helm) -> None:
     assert settings.namespace == "pod's own"
     assert settings.served_namespaces == ("inference", "staging")
     assert settings.torch_image == "registry.example.com:5000/enginecore/engine:0.1.0-cuda"
+    assert settings.vllm_image == "registry.example.com:5000/vllm/vllm-openai:v0.31.0"
+    assert settings.server_image == "registry.example.com:5000/enginecore/server:0.1.0"
     assert settings.coordinator_image == container["image"]
     assert settings.image_pull_policy == "Always"
     assert settings.log_level == "WARNING"

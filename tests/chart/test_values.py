@@ -18,6 +18,7 @@ WRONG = {
     "unknown section": ("oprator.replicas=2", "''", "'oprator' not allowed"),
     "repository with tag": ("operator.image.repository=a/b:1", "/operator/image/repository", "a/b"),
     "tag with a space": ("engine.image.tag=a b", "/engine/image/tag", "'a b'"),
+    "no tag for vllm": ("vllm.image.tag=", "/vllm/image/tag", "''"),
     "pull policy": ("operator.image.pullPolicy=Later", "/operator/image/pullPolicy", "'Always'"),
     "log level": ("operator.logLevel=verbose", "/operator/logLevel", "'DEBUG'"),
     "boolean as text": ("crds.keep=nope", "/crds/keep", "want boolean"),

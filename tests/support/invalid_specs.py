@@ -12,10 +12,15 @@ class Refused(NamedTuple):
 
 
 CUSTOM = {"type": "custom", "image": "mine:1", "command": ["run"]}
+VLLM = {"type": "vllm"}
 
 
 def _template(**spec: Any) -> dict[str, Any]:
     return {"podTemplate": {"spec": spec}}
+
+
+def _option(*words: str) -> Refused:
+    return Refused(f"vllm {words}", {"runtime": VLLM | {"args": [*words]}}, "spec.runtime.args")
 
 
 REFUSED = [
@@ -51,6 +56,34 @@ REFUSED = [
     Refused("custom without command", {"runtime": {"type": "custom", "image": "mine:1"}},
             "spec.runtime.command"),
     Refused("torch with command", {"runtime": {"command": ["run"]}}, "spec.runtime.command"),
+    Refused("vllm with command", {"runtime": VLLM | {"command": ["vllm"]}},
+            "spec.runtime.command"),
+    _option("--dtype", "float32", "--tensor-parallel-size", "2"),
+    _option("--tensor_parallel_size=2"),
+    _option("--tensor-par", "2"),
+    _option("-tp2"),
+    _option("--pipeline-parallel-size=2"),
+    _option("--served-model-name", "x"),
+    _option("--model=x"),
+    _option("--data-parallel-rpc-port", "1"),
+    _option("--data-parallel-rank=1"),
+    _option("-dpn", "1"),
+    _option("--node-rank", "1"),
+    _option("-r=1"),
+    _option("--headless"),
+    _option("--api-server-count", "2"),
+    _option("--port=8000"),
+    _option("--config", "/etc/vllm.yaml"),
+    Refused("torch on two devices", {"parallelism": {"tensor": 2}}, "spec.parallelism"),
+    Refused("custom in two stages", {"runtime": CUSTOM, "parallelism": {"pipeline": 2}},
+            "spec.parallelism"),
+    Refused("no tensor", {"runtime": VLLM, "parallelism": {"tensor": 0}},
+            "spec.parallelism.tensor"),
+    Refused(
+        "fewer accelerators than tensor times pipeline",
+        {"runtime": VLLM, "parallelism": {"tensor": 2, "pipeline": 2}, "accelerator": {"count": 3}},
+        "spec.accelerator.count",
+    ),
     Refused(
         "a variable of the operator",
         {"runtime": {"env": [{"name": "ENGINECORE_CONFIG", "value": "{}"}]}},
@@ -98,6 +131,11 @@ REFUSED = [
     Refused(
         "an init container named like the engine",
         _template(initContainers=[{"name": "engine", "image": "x"}]),
+        "spec.podTemplate.spec.initContainers[0].name",
+    ),
+    Refused(
+        "an init container named like the operator's",
+        _template(initContainers=[{"name": "enginecore-server", "image": "x"}]),
         "spec.podTemplate.spec.initContainers[0].name",
     ),
     Refused(

@@ -23,7 +23,12 @@ from enginecore_operator.plan.observed import (
 from enginecore_operator.plan.rendering import Rendering
 
 NAMESPACE = "lab"
-RENDERING = Rendering(torch_image="engine:1", coordinator_image="operator:1")
+RENDERING = Rendering(
+    torch_image="engine:1",
+    vllm_image="vllm:1",
+    server_image="server:1",
+    coordinator_image="operator:1",
+)
 T0 = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 

@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     namespaces: str = ""
     lease_name: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore-operator"
     torch_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/engine:0.1.0"
+    vllm_image: Annotated[str, msgspec.Meta(min_length=1)] = "vllm/vllm-openai:v0.32.0"
+    server_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/server:0.1.0"
     coordinator_image: Annotated[str, msgspec.Meta(min_length=1)] = "enginecore/operator:0.1.0"
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     http_host: str = ""
@@ -46,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """What goes into the objects built."""
         return Rendering(
             torch_image=self.torch_image,
+            vllm_image=self.vllm_image,
+            server_image=self.server_image,
             coordinator_image=self.coordinator_image,
             image_pull_policy=self.image_pull_policy,
         )

@@ -20,6 +20,7 @@ def template(**spec: Any) -> Tree:
 
 
 CUSTOM = {"type": "custom", "image": "mine:1", "command": ["run", "--fast"]}
+VLLM = {"type": "vllm"}
 SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
 SIDECAR = {
     "name": "side",
@@ -72,6 +73,14 @@ ENGINE = {
     "runtime.env[].valueFrom": Case(
         {"runtime": {"env": [{"name": "MORE", "valueFrom": SECRET}]}},
         {"engine env MORE valueFrom": SECRET},
+    ),
+    "parallelism.tensor": Case(
+        {"runtime": VLLM, "parallelism": {"tensor": 2}},
+        {"server runtime args 3": "2", "engine resources limits nvidia.com/gpu": "2"},
+    ),
+    "parallelism.pipeline": Case(
+        {"runtime": VLLM, "parallelism": {"tensor": 2, "pipeline": 3}},
+        {"server runtime args 5": "3", "engine resources limits nvidia.com/gpu": "6"},
     ),
     "accelerator.name": Case(
         {"accelerator": {"name": "amd.com/gpu"}}, {"engine resources limits amd.com/gpu": "1"}

@@ -40,7 +40,11 @@ MODEL_VOLUME: Final = "model"
 TMP_VOLUME: Final = "tmp"
 RUN_VOLUME: Final = "run"
 SHM_VOLUME: Final = "dshm"
-RESERVED_VOLUMES: Final = (MODEL_VOLUME, TMP_VOLUME, RUN_VOLUME, SHM_VOLUME)
+SERVER_CONTAINER: Final = "enginecore-server"
+"""Init container that copies the engine server into the pod of a stock image."""
+SERVER_VOLUME: Final = "enginecore-server"
+RESERVED_VOLUMES: Final = (MODEL_VOLUME, TMP_VOLUME, RUN_VOLUME, SHM_VOLUME, SERVER_VOLUME)
+RESERVED_INIT_CONTAINERS: Final = (ENGINE_CONTAINER, SERVER_CONTAINER)
 RESERVED_ENV_PREFIX: Final = "ENGINECORE_"
 
 ADDRESSES_KEY: Final = "client_addresses.json"

@@ -7,7 +7,12 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from enginecore_operator.api import schema
-from enginecore_operator.api.labels import ENGINE_CONTAINER, LABEL_PREFIX, RESERVED_VOLUMES
+from enginecore_operator.api.labels import (
+    ENGINE_CONTAINER,
+    LABEL_PREFIX,
+    RESERVED_INIT_CONTAINERS,
+    RESERVED_VOLUMES,
+)
 from enginecore_operator.api.schema import Spec
 
 
@@ -73,7 +78,7 @@ class TemplateSpec(Spec, frozen=True):
         Meta(
             max_length=8,
             description="Containers run before the engine.",
-            extra_json_schema=schema.named_objects(reserved=(ENGINE_CONTAINER,)),
+            extra_json_schema=schema.named_objects(reserved=RESERVED_INIT_CONTAINERS),
         ),
     ] = []
     containers: Annotated[

@@ -15,6 +15,7 @@ from enginecore_operator.api.labels import RESERVED_ENV_PREFIX
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.quantity import parse_quantity
 from enginecore_operator.api.schema import Rule, Spec
+from enginecore_operator.api.vllm_options import option_rules
 from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, MOST_CLIENTS, OUTPUT_PORT
 
 MAX_REPLICAS = 4096
@@ -162,21 +163,52 @@ class Runtime(Spec, frozen=True):
             ".command",
             lambda runtime: runtime.type == "custom" or not runtime.command,
         ),
+        *option_rules(),
     )
     type: Annotated[
-        Literal["torch", "custom"],
-        Meta(description="torch: the built-in engine. custom: any engine, started by command."),
+        Literal["torch", "vllm", "custom"],
+        Meta(
+            description="torch: the built-in engine. vllm: `vllm serve --headless` in a stock vLLM "
+            "image, into which the engine server is copied. custom: any engine that speaks vLLM's "
+            "handshake, started by command."
+        ),
     ] = "torch"
     image: Annotated[
-        str, Meta(max_length=1024, description="Image; empty: the operator's default.")
+        str,
+        Meta(
+            max_length=1024,
+            description="Image; empty: the operator's default for the type. An image of type vllm "
+            "has vLLM and Python 3.11 or newer, one of type custom has enginecore-server.",
+        ),
     ] = ""
     command: Annotated[
         list[Argument], Meta(max_length=64, description="Command of a custom engine.")
     ] = []
     args: Annotated[
-        list[Argument], Meta(max_length=64, description="Arguments appended to the command.")
+        list[Argument],
+        Meta(
+            max_length=64,
+            description="Arguments appended to the command; those of vLLM that the spec has a "
+            "field for are refused.",
+        ),
     ] = []
     env: Env = []
+
+
+class Parallelism(Spec, frozen=True):
+    """How an engine of type vllm spreads its model over its devices."""
+
+    tensor: Annotated[
+        int, Meta(ge=1, le=64, description="Devices that share each layer (tensor parallel).")
+    ] = 1
+    pipeline: Annotated[
+        int, Meta(ge=1, le=64, description="Groups of devices that share the layers (pipeline).")
+    ] = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices an engine computes on."""
+        return self.tensor * self.pipeline
 
 
 class Accelerator(Spec, frozen=True):
@@ -191,10 +223,18 @@ class Accelerator(Spec, frozen=True):
             description="Name of the extended resource.",
         ),
     ] = "nvidia.com/gpu"
-    count: Annotated[
-        int,
-        Meta(ge=0, le=64, description="Devices per engine, one unless set; 0: CPU only."),
-    ] = 1
+    count: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=64,
+                description="Devices per engine; absent: parallelism.tensor times "
+                "parallelism.pipeline; 0: CPU only.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 ResourceList = Annotated[dict[str, Quantity], Meta(max_length=32)]
@@ -339,16 +379,37 @@ class Coordinator(Spec, frozen=True):
 
 
 ACCELERATOR: Final = (
-    "Devices per engine. Left out, each engine asks for one nvidia.com/gpu and waits for a node "
-    "that has it; count 0 is for CPU only."
+    "Devices per engine. Left out, each engine asks for as many nvidia.com/gpu as it computes on, "
+    "one unless parallelism says more, and waits for a node that has them; count 0 is for CPU only."
 )
 
 
 class EngineTemplate(Spec, frozen=True, kw_only=True):
     """What an EngineCluster and an EngineCore have in common: everything about one engine."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.runtime.type == 'vllm' || "
+            "(self.parallelism.tensor == 1 && self.parallelism.pipeline == 1)",
+            "only runtime.type vllm takes it; give a custom engine its own arguments",
+            ".parallelism",
+            lambda spec: spec.runtime.type == "vllm" or spec.parallelism.devices == 1,
+        ),
+        Rule(
+            "!has(self.accelerator.count) || self.accelerator.count == 0 || "
+            "self.accelerator.count >= self.parallelism.tensor * self.parallelism.pipeline",
+            "fewer than parallelism.tensor times parallelism.pipeline; leave it out for as many",
+            ".accelerator.count",
+            lambda spec: (
+                not spec.accelerator.count or spec.accelerator.count >= spec.parallelism.devices
+            ),
+        ),
+    )
     model: Annotated[Model, Meta(description="The model to serve.")]
     runtime: Annotated[Runtime, Meta(description="What runs behind the engine server.")] = Runtime()
+    parallelism: Annotated[
+        Parallelism, Meta(description="How an engine of type vllm uses several devices.")
+    ] = Parallelism()
     accelerator: Annotated[Accelerator, Meta(description=ACCELERATOR)] = Accelerator()
     resources: Annotated[Resources, Meta(description="Of the engine container.")] = Resources()
     pod_template: Annotated[PodTemplate, Meta(description="Merged over the pod.")] = PodTemplate()
@@ -356,6 +417,12 @@ class EngineTemplate(Spec, frozen=True, kw_only=True):
     liveness: Annotated[Liveness, Meta(description="Timers.")] = Liveness()
     drain: Annotated[Drain, Meta(description="How an engine ends.")] = Drain()
     restart: Annotated[Restart, Meta(description="Back-off and limit.")] = Restart()
+
+    @property
+    def devices(self) -> int:
+        """Devices each engine asks for."""
+        count = self.accelerator.count
+        return self.parallelism.devices if count is None else count
 
 
 class EngineClusterSpec(EngineTemplate, frozen=True, kw_only=True):

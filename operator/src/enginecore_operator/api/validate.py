@@ -60,7 +60,7 @@ def _template_problems(template: PodTemplate) -> Iterator[str]:
     spec = template.spec
     yield from _name_problems(f"{path}.spec.volumes", spec.volumes, labels.RESERVED_VOLUMES)
     yield from _name_problems(
-        f"{path}.spec.initContainers", spec.init_containers, (labels.ENGINE_CONTAINER,)
+        f"{path}.spec.initContainers", spec.init_containers, labels.RESERVED_INIT_CONTAINERS
     )
     yield from _name_problems(f"{path}.spec.containers", spec.containers, ())
     for index, container in enumerate(spec.containers):

@@ -87,6 +87,6 @@ def next_look(pod: ObservedPod, now: datetime) -> float | None:
 
 
 def _with_remedy(message: str, accelerator: Accelerator) -> str:
-    if not accelerator.count or f"Insufficient {accelerator.name}" not in message:
+    if accelerator.count == 0 or f"Insufficient {accelerator.name}" not in message:
         return message
     return f"{message} For an engine on CPU only, set spec.accelerator.count: 0"

@@ -12,7 +12,7 @@ from enginecore_operator.api.v1alpha1 import (
     Model,
     ModelSource,
 )
-from enginecore_operator.plan import names
+from enginecore_operator.plan import engine, names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
     Rendering,
@@ -53,8 +53,11 @@ def build_pod(
         "terminationGracePeriodSeconds": spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS,
         "securityContext": pod_security_context(),
         "containers": [_engine_container(owner, spec, epoch, rendering)],
-        "volumes": _volumes(spec.model.source),
+        "volumes": [*_volumes(spec.model.source), *engine.server_volumes(spec)],
     }
+    copier = engine.server_copier(spec, rendering)
+    if copier:
+        pod_spec["initContainers"] = copier
     if cluster:
         pod_spec["subdomain"] = names.engines_service_name(cluster)
     pod = {
@@ -84,7 +87,9 @@ def build_config(owner: ObjectMeta, spec: EngineCoreSpec, epoch: int) -> ServerC
             vocab_size=spec.model.vocab_size,
         ),
         runtime=RuntimeConfig(
-            type=spec.runtime.type, command=spec.runtime.command, args=spec.runtime.args
+            type=spec.runtime.type,
+            command=spec.runtime.command,
+            args=engine.engine_arguments(spec),
         ),
         transport=TransportConfig(
             input_port=spec.transport.input_port,
@@ -139,9 +144,9 @@ def _engine_container(
 ) -> dict[str, Any]:
     return {
         "name": labels.ENGINE_CONTAINER,
-        "image": spec.runtime.image or rendering.torch_image,
+        "image": engine.engine_image(spec, rendering),
         "imagePullPolicy": rendering.image_pull_policy,
-        "command": ["enginecore-server"],
+        "command": engine.server_command(spec),
         "env": _environment(build_config(owner, spec, epoch), spec),
         "ports": [
             {"name": "input", "containerPort": spec.transport.input_port},
@@ -152,7 +157,7 @@ def _engine_container(
         "securityContext": container_security_context(),
         # The last lines of a failed engine's log reach the pod's status, and from there ours.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(spec.model.source),
+        "volumeMounts": [*_mounts(spec.model.source), *engine.server_mounts(spec)],
         **_probes(),
     }
 
@@ -163,7 +168,7 @@ def _environment(config: ServerConfig, spec: EngineCoreSpec) -> list[dict[str, A
     own: list[dict[str, Any]] = [
         {"name": POD_IP_ENV, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": CONFIG_ENV, "value": encoded},
-        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - an emptyDir of this pod alone
+        *engine.engine_environment(spec),
     ]
     theirs: list[dict[str, Any]] = msgspec.to_builtins(spec.runtime.env)
     replaced = {variable["name"] for variable in theirs}
@@ -172,8 +177,8 @@ def _environment(config: ServerConfig, spec: EngineCoreSpec) -> list[dict[str, A
 
 def _resources(spec: EngineCoreSpec) -> dict[str, Any]:
     limits = dict(spec.resources.limits)
-    if spec.accelerator.count > 0:
-        limits[spec.accelerator.name] = str(spec.accelerator.count)
+    if spec.devices > 0:
+        limits[spec.accelerator.name] = str(spec.devices)
     found = {"requests": dict(spec.resources.requests), "limits": limits}
     return {key: value for key, value in found.items() if value}
 

@@ -9,9 +9,11 @@ from enginecore_operator.plan.observed import ObjectMeta
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
-    """Default images and how they are pulled."""
+    """Default images and how they are pulled; `server_image` holds the engine server alone."""
 
     torch_image: str
+    vllm_image: str
+    server_image: str
     coordinator_image: str
     image_pull_policy: str = "IfNotPresent"
 

@@ -17,6 +17,10 @@ def compute_revision(spec: EngineCoreSpec) -> str:
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
+    if spec.accelerator.count == spec.parallelism.devices:
+        # As if it were left out: API servers once wrote the default into every object.
+        unset = msgspec.structs.replace(spec.accelerator, count=None)
+        spec = msgspec.structs.replace(spec, accelerator=unset)
     for field in fields_of(type(spec)):
         if field.name not in ("rank", "restart"):
             value = _without_defaults(getattr(spec, field.name), field)

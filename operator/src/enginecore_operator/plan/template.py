@@ -6,7 +6,7 @@ from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import fields_of
 
-_MERGED_APART: Final = ("security_context", "volumes", "containers")
+_MERGED_APART: Final = ("security_context", "volumes", "init_containers", "containers")
 _ADDED: Final = ("env", "volumeMounts")
 _MERGED: Final = ("securityContext",)
 
@@ -27,6 +27,9 @@ def merge_template(pod: dict[str, Any], template: PodTemplate) -> dict[str, Any]
             spec[field.encode_name] = value
     spec["securityContext"] = {**spec["securityContext"], **template.spec.security_context}
     spec["volumes"] = [*spec["volumes"], *template.spec.volumes]
+    init = [*spec.get("initContainers", ()), *template.spec.init_containers]
+    if init:
+        spec["initContainers"] = init
     spec["containers"] = _merge_containers(spec["containers"][0], template.spec.containers)
     return {**pod, "metadata": metadata, "spec": spec}
 
