@@ -55,7 +55,7 @@ def torch_under_test() -> EngineUnderTest:
         broken=EngineCommand.torch("/nowhere/at/all", "--log-level", "warning"),
         vocab_size=VOCAB_SIZE,
         long_tokens=1500,
-        traits=frozenset({Trait.REPEATABLE}),
+        traits=frozenset({Trait.REPEATABLE, Trait.REPEATS_TRACE}),
     )
 
 

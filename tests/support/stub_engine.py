@@ -46,9 +46,9 @@ class StubCore(FakeEngineCore):
     def output_of(
         self, entry: Running, token: int, reason: FinishReason | None
     ) -> EngineCoreOutput:
-        output = EngineCoreOutput(
-            entry.request.request_id, [token], finish_reason=reason, trace_headers=self._padding
-        )
+        output = super().output_of(entry, token, reason)
+        if self._padding is not None:
+            output.trace_headers = self._padding
         embeds = entry.request.prompt_embeds
         if embeds is not None and entry.position == 1:
             output.routed_experts = embeds

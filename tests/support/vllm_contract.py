@@ -28,7 +28,7 @@ VLLM_ENGINE: Final = EngineUnderTest(
     long_tokens=900,
     start_seconds=START_SECONDS,
     sharing=RANKS,
-    traits=frozenset({Trait.REPEATABLE, Trait.ECHOES}),
+    traits=frozenset({Trait.REPEATABLE, Trait.ECHOES, Trait.REPEATS_TRACE}),
 )
 """What tests are made from; the command that starts one is only known where vLLM is built."""
 

@@ -34,7 +34,10 @@ def asks(_cell: Cell, behaviour: str) -> bool:
 
 
 ENGINE = EngineUnderTest(
-    name=VLLM, make_core=make_core, vocab_size=49152, traits=frozenset({Trait.REPEATABLE})
+    name=VLLM,
+    make_core=make_core,
+    vocab_size=49152,
+    traits=frozenset({Trait.REPEATABLE, Trait.REPEATS_TRACE}),
 )
 
 globals().update(contract_tests([ENGINE], asks=asks))

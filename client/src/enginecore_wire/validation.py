@@ -27,6 +27,7 @@ from enginecore_wire.requests import (
     PoolingParams,
 )
 from enginecore_wire.sampling_rules import MAX_COUNT, MAX_NESTING, check_sampling, nests_deeper
+from enginecore_wire.trace_rules import check_trace
 from enginecore_wire.translation import request_decoder, request_type, same_requests
 
 MAX_REQUEST_ID: Final = 1024
@@ -163,6 +164,7 @@ def check_request(
     return (
         _check_names(request)
         or _check_plain(request)
+        or check_trace(request.trace_headers)
         or _check_nesting(request)
         or check_prompt(request, limits, tokens_checked=tokens_checked)
         or check_features(request, limits)

@@ -225,6 +225,7 @@ class EngineCore:
             new_logprobs=result.sampled.logprobs,
             new_prompt_logprobs=result.prompt_logprobs,
             events=sequence.take_events(),
+            trace_headers=sequence.trace_headers,
             prefill_stats=_prefill_stats(sequence) if sequence.num_outputs <= 1 else None,
         )
         if end is not None:

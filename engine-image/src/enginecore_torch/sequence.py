@@ -26,7 +26,7 @@ class Sequence:
     __slots__ = (
         "block_ids", "cache_salt", "client_index", "digests", "events", "num_cached",
         "num_computed", "order", "params", "preemptions", "priority", "prompt_length",
-        "reads_cache", "registered_blocks", "request_id", "status", "tokens",
+        "reads_cache", "registered_blocks", "request_id", "status", "tokens", "trace_headers",
     )  # fmt: skip
 
     def __init__(self, request: EngineCoreRequest, params: SamplingParams, order: int) -> None:
@@ -44,6 +44,7 @@ class Sequence:
         self.digests: list[bytes] = []
         self.registered_blocks = 0
         self.cache_salt = request.cache_salt or ""
+        self.trace_headers = request.trace_headers
         self.reads_cache = params.prompt_logprobs is None and not params.skip_reading_prefix_cache
         self.status = SequenceStatus.WAITING
         self.events: list[EngineCoreEvent] = []

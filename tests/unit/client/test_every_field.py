@@ -91,6 +91,7 @@ ROWS = [
     Row(R, "priority", 2**64, "got 18446744073709551616, which cannot travel"),
     Row(R, "priority", "high", "got 'high', expected `int`"),
     Row(R, "trace_headers", {"a": 1}, "expected `str`, got `int`", path="trace_headers[...]"),
+    Row(R, "trace_headers", {"a": "b\r\nx: y"}, "a control character at 'a', allowed: text of one"),
     Row(R, "resumable", True, "got true, allowed: false; streaming sessions"),
     Row(R, "external_req_id", "r" * 1100, "1100 characters"),
     Row(R, "reasoning_ended", 5, "got 5, expected `bool | null`"),

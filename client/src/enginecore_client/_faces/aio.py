@@ -1,7 +1,7 @@
 """AsyncMPClient: ClientCore and its sockets on an asyncio loop."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from enginecore_client._core.admission import deadline_after
@@ -115,6 +115,7 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
         deadline: float | None = None,
         data_parallel_rank: int | None = None,
         retry: bool | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncStream:
         """Return the stream of one request's outputs.
 
@@ -125,10 +126,13 @@ class AsyncMPClient(MPClient[LoopResources, TaskMailbox[Any]]):
             deadline: seconds from now after which it ends with RequestTimeoutError.
             data_parallel_rank: the engine to use; None for the least loaded.
             retry: send it again as long as it has no token; None for the client's default.
+            trace_headers: trace context (`traceparent`, `tracestate`) for the engine's tracer.
 
         The stream raises what ends the request: EngineDeadError, RequestRejectedError, …
         """
-        request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
+        request = build_request(
+            prompt_token_ids, sampling_params, request_id, data_parallel_rank, trace_headers
+        )
         again = retry_of(retry, self._retry)
         stream = AsyncStream(
             self._driver,

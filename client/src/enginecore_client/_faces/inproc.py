@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -126,6 +126,7 @@ class InprocClient(EngineCoreClient):
         request_id: str | None = None,
         *,
         deadline: float | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> SyncStream:
         """Give the engine one request and return the stream of its outputs.
 
@@ -134,12 +135,13 @@ class InprocClient(EngineCoreClient):
             sampling_params: how to sample; by default 16 tokens as they come.
             request_id: the caller's name for it; random if None.
             deadline: seconds from now after which it ends with RequestTimeoutError.
+            trace_headers: trace context for the engine's tracer.
 
         Raises:
             RequestRejectedError: a field is wrong, or the engine cannot do what it asks.
             EngineDeadError: the engine broke.
         """
-        request = build_request(prompt_token_ids, sampling_params, request_id, None)
+        request = build_request(prompt_token_ids, sampling_params, request_id, None, trace_headers)
         stream = SyncStream(
             request, self._tokenizer, self._abort_record, self._driver.drop_record,
             StepMailbox(self._step),

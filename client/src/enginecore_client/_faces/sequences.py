@@ -4,7 +4,7 @@ Engines know neither n > 1 nor strings: the client sends one request per sequenc
 into text as they come, and aborts a sequence whose text reached a stop string.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from typing import Any, Final, Protocol
 
@@ -152,6 +152,7 @@ def build_request(
     sampling_params: SamplingParams | None,
     request_id: str | None,
     data_parallel_rank: int | None,
+    trace_headers: Mapping[str, str] | None,
 ) -> EngineCoreRequest:
     """Return the request that `generate` stands for.
 
@@ -160,12 +161,11 @@ def build_request(
             request says itself.
     """
     if isinstance(prompt, EngineCoreRequest):
-        if sampling_params is None and request_id is None and data_parallel_rank is None:
-            return prompt
         for field, value in (
             ("sampling_params", sampling_params),
             ("request_id", request_id),
             ("data_parallel_rank", data_parallel_rank),
+            ("trace_headers", trace_headers),
         ):
             if value is not None:
                 raise RequestRejectedError(
@@ -173,6 +173,11 @@ def build_request(
                     field=field,
                 )
         return prompt
+    if not isinstance(trace_headers, Mapping | None):
+        raise RequestRejectedError(
+            f"trace_headers: expected a mapping, got {type(trace_headers).__name__}",
+            field="trace_headers",
+        )
     params = sampling_params or SamplingParams(output_kind=OutputKind.DELTA)
     if not isinstance(params, SamplingParams):
         raise RequestRejectedError(
@@ -192,6 +197,7 @@ def build_request(
         prompt_token_ids=token_ids,
         sampling_params=params,
         data_parallel_rank=data_parallel_rank,
+        trace_headers=None if trace_headers is None else dict(trace_headers),
     )
 
 

@@ -1,6 +1,6 @@
 """SyncMPClient: ClientCore and its sockets behind a reader thread."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar, Unpack
 
@@ -65,6 +65,7 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
         deadline: float | None = None,
         data_parallel_rank: int | None = None,
         retry: bool | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> SyncStream:
         """Send one request and return the stream of its outputs.
 
@@ -75,13 +76,16 @@ class SyncMPClient(MPClient[ThreadResources, ThreadMailbox[Any]]):
             deadline: seconds from now after which it ends with RequestTimeoutError.
             data_parallel_rank: the engine to use; None for the least loaded.
             retry: send it again as long as it has no token; None for the client's default.
+            trace_headers: trace context (`traceparent`, `tracestate`) for the engine's tracer.
 
         Raises:
             RequestRejectedError: a field is wrong; nothing was sent.
             EngineNotReadyError, EngineDeadError, EngineDrainingError, OverloadedError:
                 no engine takes it now.
         """
-        request = build_request(prompt_token_ids, sampling_params, request_id, data_parallel_rank)
+        request = build_request(
+            prompt_token_ids, sampling_params, request_id, data_parallel_rank, trace_headers
+        )
         driver, again = self._driver, retry_of(retry, self._retry)
         stream = SyncStream(request, self._tokenizer, self._abort_record, driver.drop_record)
         with self.resources.lock:

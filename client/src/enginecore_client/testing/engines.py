@@ -40,6 +40,9 @@ class Trait(StrEnum):
     ECHOES = "echoes"
     """`collective_rpc("echo", args=(value,))` returns the value, once for each worker."""
 
+    REPEATS_TRACE = "repeats-trace"
+    """Outputs have the `trace_headers` of their request."""
+
     DIES_WHEN_TOLD = "dies-when-told"
     """`collective_rpc("dead")` breaks its loop, as an error in a step does."""
 

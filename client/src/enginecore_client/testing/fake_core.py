@@ -226,7 +226,12 @@ class FakeEngineCore:
         self, entry: Running, token: int, reason: FinishReason | None
     ) -> EngineCoreOutput:
         """Return the output that carries a token; for derived engines that have more to say."""
-        return EngineCoreOutput(entry.request.request_id, [token], finish_reason=reason)
+        return EngineCoreOutput(
+            entry.request.request_id,
+            [token],
+            finish_reason=reason,
+            trace_headers=entry.request.trace_headers,
+        )
 
     def _compute(self, by_client: dict[int, list[EngineCoreOutput]]) -> None:
         while self.waiting and not self._pause and len(self.running) < self.settings.max_num_seqs:

@@ -21,6 +21,11 @@ from enginecore_wire.requests import OutputKind
 
 PROMPTS = [[(7 * i + j) % 250 + 1 for j in range(3 + 5 * i)] for i in range(12)]
 
+TRACE = {
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "baggage": "user=jörg;team=a%20b",
+}
+
 
 @shared()
 def requests_come_whole(run: Running) -> None:
@@ -125,6 +130,22 @@ def deadline_ends_a_request(run: Running) -> None:
             pass
     assert late.value.request_ids == ("late",)
     run.wait_idle()
+
+
+@shared(needs=frozenset({Trait.REPEATS_TRACE}))
+def trace_context_reaches_the_engine(run: Running) -> None:
+    """The `trace_headers` of a request reach its engine as they are, and no other request's."""
+    sent = [TRACE | {"tracestate": f"vendor=t{number}"} for number in range(3)]
+    streams = [
+        run.face.generate(list(PROMPT), params(6), trace_headers=headers) for headers in sent
+    ]
+    for headers, stream in zip(sent, streams, strict=True):
+        outputs = list(stream)
+        assert len(tokens(outputs)) == 6
+        assert [output.trace_headers for output in outputs] == [headers] * len(outputs)
+    (whole,) = run.collect(request("whole", 2, trace_headers=TRACE)).values()
+    assert {tuple(output.trace_headers.items()) for output in whole} == {tuple(TRACE.items())}
+    assert all(output.trace_headers is None for output in run.face.generate([1], params(2)))
 
 
 @shared(ways=OUTSIDE)
