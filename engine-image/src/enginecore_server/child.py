@@ -37,10 +37,10 @@ class EngineChild:
 
     Args:
         on_exit: called once with the launcher's exit status (negative: killed by a signal).
-        on_log: called for every chunk of output, after it went to this process's stdout.
+        on_log: called with every chunk of output, after it went to this process's stdout.
     """
 
-    def __init__(self, on_exit: Callable[[int], None], on_log: Callable[[], None]) -> None:
+    def __init__(self, on_exit: Callable[[int], None], on_log: Callable[[bytes], None]) -> None:
         self._on_exit = on_exit
         self._on_log = on_log
         self._loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class EngineChild:
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         self._partial = self._partial[-_LONGEST_LINE:]
         self.log_tail.extend(line[-_LONGEST_LINE:].decode(errors="replace") for line in lines)
-        self._on_log()
+        self._on_log(chunk)
         return True
 
     def _close(self) -> None:

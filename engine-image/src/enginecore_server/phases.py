@@ -36,7 +36,8 @@ class PhaseLog:
         self.phase = Phase.STARTING
         self.reason = ""
         self.message = ""
-        self.records = [PhaseRecord(Phase.STARTING, wall())]
+        self.since = wall()
+        self.records = [PhaseRecord(Phase.STARTING, self.since)]
 
     def enter(self, phase: Phase, reason: str = "", message: str = "") -> bool:
         """Go on to `phase`; return False if it may not follow the present one.
@@ -52,8 +53,14 @@ class PhaseLog:
         self._spent[self.phase] += now - self._entered
         self._entered = now
         self.phase, self.reason, self.message = phase, reason, message
-        self.records.append(PhaseRecord(phase, self._wall(), reason))
+        self.since = self._wall()
+        self.records.append(PhaseRecord(phase, self.since, reason))
         return True
+
+    def step(self, reason: str, message: str) -> None:
+        """Note what the engine does now; the phase goes on."""
+        self.reason, self.message = reason, message
+        self.records.append(PhaseRecord(self.phase, self._wall(), reason))
 
     @property
     def seconds(self) -> float:

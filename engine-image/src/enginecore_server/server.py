@@ -22,6 +22,7 @@ from enginecore_server.endpoints import Endpoints
 from enginecore_server.engine_link import EngineLink
 from enginecore_server.exposed import ExposedSockets
 from enginecore_server.hosts import resolve_listening
+from enginecore_server.last_words import termination_message
 from enginecore_server.load import (
     REPORT_ALWAYS_SECONDS,
     REPORT_SECONDS,
@@ -35,7 +36,7 @@ from enginecore_server.processes import become_subreaper
 from enginecore_server.relay import OutputRelay
 from enginecore_server.reports import CoordinatorReports
 from enginecore_server.state import ServerState
-from enginecore_server.status import Ports, server_status, termination_message
+from enginecore_server.status import Ports, server_status
 from enginecore_server.supervisor import EngineSupervisor
 from enginecore_wire.contract import DRAIN_TOKEN_ENV, ServerConfig, ServerStatus
 from enginecore_wire.control import Phase

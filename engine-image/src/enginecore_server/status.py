@@ -1,4 +1,4 @@
-"""The status document, and its short form for the kubelet."""
+"""The status document."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,6 @@ import msgspec
 from enginecore_server.sessions import Session
 from enginecore_server.state import ServerState
 from enginecore_wire.contract import ClientStatus, LimitsStatus, LoadStatus, ServerStatus
-
-TERMINATION_BYTES = 4096
-"""What the kubelet keeps of a termination message."""
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -35,7 +32,7 @@ def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> 
         phase=phases.phase,
         reason=phases.reason,
         message=phases.message,
-        since=phases.records[-1].at,
+        since=phases.since,
         input_port=ports.input,
         output_port=ports.output,
         http_port=ports.http,
@@ -58,36 +55,6 @@ def server_status(state: ServerState, ports: Ports, log_tail: Sequence[str]) -> 
         phase_seconds={phase: round(seconds, 3) for phase, seconds in phases.spent.items()},
         log_tail=list(log_tail),
     )
-
-
-def termination_message(status: ServerStatus) -> bytes:
-    """Return the status as JSON with as many of the last log lines as fit.
-
-    The operator parses it, so what does not fit is left out, never cut: who was connected anyway,
-    then the oldest log lines, then the history of phases, then the end of the message.
-    """
-    fitting = msgspec.structs.replace(status, log_tail=list(status.log_tail), sessions=[])
-    text = msgspec.json.encode(fitting)
-    while len(text) > TERMINATION_BYTES:
-        if fitting.log_tail:
-            fitting = msgspec.structs.replace(fitting, log_tail=fitting.log_tail[1:])
-        elif fitting.phases:
-            fitting = msgspec.structs.replace(fitting, phases=[])
-        elif fitting.message:
-            fitting = msgspec.structs.replace(
-                fitting, message=fitting.message[: len(fitting.message) // 2]
-            )
-        else:
-            fitting = msgspec.structs.replace(
-                fitting,
-                reason="",
-                name=fitting.name[:253],
-                cluster="",
-                model_name="",
-                engine=None,
-            )
-        text = msgspec.json.encode(fitting)
-    return text
 
 
 def _client(session: Session) -> ClientStatus:

@@ -17,6 +17,7 @@ from enginecore_server.heads import UtilityHead
 from enginecore_server.phases import STARTING_UP
 from enginecore_server.processes import cpu_seconds, descendants
 from enginecore_server.relay import OutputRelay
+from enginecore_server.start_steps import StartSteps
 from enginecore_server.state import ServerState
 from enginecore_server.watchdog import StartWatch, StepWatch, Verdict
 from enginecore_wire.control import Phase
@@ -56,6 +57,7 @@ class EngineSupervisor:
         liveness = state.config.liveness
         now = time.monotonic()
         self._start_watch = StartWatch(liveness.start_progress_deadline_seconds, now)
+        self._start_steps = StartSteps()
         self._step_watch = StepWatch(liveness.step_deadline_seconds, now)
         self._cpu_checked = now
 
@@ -125,9 +127,15 @@ class EngineSupervisor:
         how = f"was killed by signal {-status}" if status < 0 else f"exited with code {status}"
         self._failed("EngineExited", f"the engine's process {how}")
 
-    def log_arrived(self) -> None:
-        """Output of the engine is progress while it starts."""
-        self._start_watch.progress(time.monotonic())
+    def log_arrived(self, chunk: bytes) -> None:
+        """Output of the engine is progress while it starts, and may say what it does."""
+        phases = self._state.phases
+        if phases.phase in STARTING_UP:
+            self._start_watch.progress(time.monotonic())
+            step = self._start_steps.feed(chunk)
+            if step is not None:
+                phases.step(step.reason, step.message)
+                self._announce()
 
     def check(self, child: EngineChild, now: float) -> None:
         """Hold the engine to its deadlines; call several times per second."""
@@ -147,10 +155,11 @@ class EngineSupervisor:
         used = cpu_seconds([pid, *descendants(pid)]) if pid is not None else 0.0
         if self._start_watch.stuck(used, now):
             limit = self._state.config.liveness.start_progress_deadline_seconds
+            phases = self._state.phases
             self._failed(
                 "StartDeadline",
                 f"no progress (handshake, log output, CPU time) for {limit:g} s in phase "
-                f"{self._state.phases.phase}",
+                f"{phases.phase} ({phases.reason})",
             )
 
     def _check_step(self, now: float) -> None:

@@ -341,6 +341,28 @@ class TestFacts:
         assert story.plan(5).ask is None
         assert story.status.phase == "Ready"
 
+    def test_what_a_loading_engine_does_is_told(self) -> None:
+        story = CoreStory()
+        story.plan()
+        story.pod = running(story.pod, ready=False)
+        story.plan(1)
+        assert self.words(story) == "the engine is not ready yet"
+        status = ServerStatus(
+            name="smollm-0",
+            rank=0,
+            epoch=1,
+            phase="Loading",
+            reason="WarmingUp",
+            message="warms up",
+        )
+        story.reading = FactsReading(story.pod.metadata.uid, False, at=0.0, status=status)
+        story.plan(2)
+        assert self.words(story) == "the engine is not ready yet: Loading: warms up"
+        assert story.condition("Ready") == ("False", "PodNotReady")
+
+    def words(self, story: CoreStory) -> str:
+        return next(c.message for c in story.status.conditions if c.type == "Ready")
+
     def test_known_facts_outlive_the_operator(self) -> None:
         story = started()
         story.reading = self.reading(story, "Ready", self.FACTS, ready=True)

@@ -104,7 +104,16 @@ def _ready(view: CoreView, sight: Sight) -> Verdict:
             return Verdict(False, found.reason, found.message)
         text = waiting_text(pod) or "the pod is not running yet"
         return Verdict(False, Reason.POD_PENDING, text)
-    return Verdict(False, Reason.POD_NOT_READY, "the engine is not ready yet")
+    return Verdict(False, Reason.POD_NOT_READY, _start_text(view, pod))
+
+
+def _start_text(view: CoreView, pod: ObservedPod) -> str:
+    """Say what an engine does that runs and is not ready, as far as it has told."""
+    reading = current_reading(view, pod)
+    told = reading.status if reading is not None else None
+    words = (told.message or told.reason) if told is not None and told.phase != Phase.READY else ""
+    tail = f": {told.phase}: {words}" if told is not None and words else ""
+    return f"the engine is not ready yet{tail}"
 
 
 def _obstacle(view: CoreView, sight: Sight) -> Obstacle | None:

@@ -20,7 +20,8 @@ from enginecore_wire.wording import counted
 STABLE_SECONDS: Final = 60.0
 """An engine that was Ready for this long failed for a new cause: its failures count anew."""
 
-MESSAGE_LENGTH: Final = 2000
+MESSAGE_LENGTH: Final = 4096
+"""As long as what the kubelet keeps of a container's last words."""
 _ERROR: Final = "Error"
 
 

@@ -1,0 +1,70 @@
+"""What a server leaves to the kubelet at its end: how it ended, and the end of the engine's log."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_wire.contract import ServerStatus
+
+TERMINATION_BYTES: Final = 4096
+"""What the kubelet keeps of a termination message."""
+
+_LONGEST_LINE: Final = 400
+_LEAD: Final = re.compile(
+    r"^(?:\([^()]* pid=\d+\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d: -]+\[[^\]]*\] ?"
+)
+"""What vLLM begins each line of a traceback with: process, level, time and place in its source."""
+
+
+def termination_message(status: ServerStatus) -> bytes:
+    """Return the status as JSON, reduced to what is asked of the dead.
+
+    It is a ServerStatus to whoever parses it, so what does not fit is left out, never cut: first
+    the oldest log lines, then the end of the message.
+    """
+    lines = list(compact(status.log_tail))
+    words = status.message
+    text = _encode(status, words, lines)
+    while len(text) > TERMINATION_BYTES:
+        if lines:
+            del lines[0]
+        elif words:
+            words = words[: len(words) // 2]
+        else:
+            status = msgspec.structs.replace(status, name=status.name[:253], reason="")
+        text = _encode(status, words, lines)
+    return text
+
+
+def compact(lines: Sequence[str]) -> Iterator[str]:
+    """Shorten log lines, so that more of them fit.
+
+    What vLLM writes before each line of a traceback stays only where it changes, and of lines
+    that are very long the middle is left out.
+    """
+    before = ""
+    for line in lines:
+        match = _LEAD.match(line)
+        lead = match.group() if match else ""
+        kept = line[len(lead) :] if lead and lead == before else line
+        before = lead
+        if len(kept) > _LONGEST_LINE:
+            half = _LONGEST_LINE // 2
+            kept = f"{kept[:half]} … {kept[-half:]}"
+        yield kept
+
+
+def _encode(status: ServerStatus, message: str, lines: Sequence[str]) -> bytes:
+    document: dict[str, Any] = {
+        "name": status.name,
+        "rank": status.rank,
+        "epoch": status.epoch,
+        "phase": status.phase,
+        "reason": status.reason,
+        "message": message,
+        "since": status.since,
+        "logTail": lines,
+    }
+    return msgspec.json.encode(document)
