@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from enginecore_server.adapters import AdapterBook
 from enginecore_server.arrays import with_item
 from enginecore_wire.calls import check_call
 from enginecore_wire.codec import MsgpackDecoder
@@ -48,6 +49,7 @@ class Call(msgspec.Struct, frozen=True):
 
     call_id: int
     method: str
+    args: list[Any]
     body: bytes | None
 
 
@@ -67,6 +69,7 @@ class Admission:
         model: what the engine can take.
         limits: what the pod accepts per client.
         in_use: says whether a request id is unfinished or still being aborted.
+        adapters: what the engine has loaded.
         dialect: how clients must write their messages for the engine.
     """
 
@@ -75,11 +78,13 @@ class Admission:
         model: RequestLimits,
         limits: Limits,
         in_use: Callable[[str], bool],
+        adapters: AdapterBook,
         dialect: Dialect = NATIVE,
     ) -> None:
         self._model = model
         self._limits = limits
         self._in_use = in_use
+        self._adapters = adapters
         self._dialect = dialect
         self._add = checked_decoder(model.vocab_size, dialect)
         self._call = MsgpackDecoder(UtilityCall)
@@ -107,6 +112,7 @@ class Admission:
         except (msgspec.DecodeError, ValueError) as error:
             return _refuse(self._problem(error, body), request_id=request_id_of(body))
         problem = check_request(request, self._model, tokens_checked=True)
+        problem = problem or self._adapters.check(request.lora_request)
         if problem is not None:
             return _refuse(problem, request_id=request.request_id)
         if self._in_use(request.request_id):
@@ -143,7 +149,7 @@ class Admission:
         if problem is not None:
             return problem
         patched = with_item(body, 0, slot) if call.client_index != slot else None
-        return Call(call.call_id, call.method, patched)
+        return Call(call.call_id, call.method, call.args, patched)
 
     def abort(self, body: Buffer) -> list[str] | Reject:
         """Return the ids of an ABORT."""

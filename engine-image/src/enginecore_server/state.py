@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from enginecore_server.adapters import AdapterBook
 from enginecore_server.admission import Admission
 from enginecore_server.fences import FenceBook
 from enginecore_server.load import EngineLoad
@@ -43,6 +44,7 @@ class ServerState:
         self.fences = FenceBook(self.next_call_id)
         self.own_calls: dict[int, Callable[[Any], None]] = {}
         self.tally = Tally()
+        self.adapters = AdapterBook()
         self.load = EngineLoad()
         self.limits = config.limits
         self.ready_payload: dict[str, Any] | None = None
@@ -114,7 +116,7 @@ class ServerState:
             max_logprobs=self.model.max_logprobs,
             tasks=self.tasks,
         )
-        self._admission = Admission(model, self.limits, self.id_in_use, self.dialect)
+        self._admission = Admission(model, self.limits, self.id_in_use, self.adapters, self.dialect)
 
 
 def _dialect(declared: str, reported: str) -> Dialect:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from enginecore_server.adapters import AdapterBook
 from enginecore_server.admission import Add, Admission, Call, closed
 from enginecore_wire.control import Limits, Phase, Reject
 from enginecore_wire.dialects import dialect_of
@@ -19,7 +20,8 @@ encode = msgspec.msgpack.encode
 
 def admission(in_use: frozenset[str] = frozenset(), **limits: int) -> Admission:
     model = RequestLimits(vocab_size=100, max_model_len=32)
-    return Admission(model, Limits(**({"frame_bytes": 4096} | limits)), in_use.__contains__)
+    chosen = Limits(**({"frame_bytes": 4096} | limits))
+    return Admission(model, chosen, in_use.__contains__, AdapterBook())
 
 
 def add(
@@ -70,7 +72,7 @@ def test_requests_to_older_engines_are_read_at_their_own_positions(
 ) -> None:
     dialect = dialect_of(version)
     model = RequestLimits(vocab_size=100, max_model_len=32)
-    checks = Admission(model, Limits(), frozenset().__contains__, dialect)
+    checks = Admission(model, Limits(), frozenset().__contains__, AdapterBook(), dialect)
     items = msgspec.msgpack.decode(
         request_encoder(dialect).encode(request(client_index=0, priority=7))[0]
     )
@@ -164,7 +166,9 @@ def test_too_many_frames_are_refused() -> None:
 
 
 def test_a_listed_call_goes_on_with_its_slot() -> None:
-    assert call(admission(), encode([SLOT, 7, "is_sleeping", []])) == Call(7, "is_sleeping", None)
+    assert call(admission(), encode([SLOT, 7, "is_sleeping", []])) == Call(
+        7, "is_sleeping", [], None
+    )
     verdict = call(admission(), encode([0, 7, "is_sleeping", []]))
     assert verdict.body == encode([SLOT, 7, "is_sleeping", []])
 

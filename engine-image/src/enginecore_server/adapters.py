@@ -1,0 +1,64 @@
+"""Which LoRA adapters requests may name: those that the engine is known to have loaded.
+
+vLLM loads the adapter of a request in the middle of a step, from the path that the request names;
+where that fails, the whole engine ends. A call of `add_lora` fails alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enginecore_wire.problems import FieldProblem, outside
+from enginecore_wire.requests import LoRARequest
+
+_ADD: Final = "add_lora"
+_REMOVE: Final = "remove_lora"
+
+
+class _Adapter(msgspec.Struct, array_like=True):
+    """What every vLLM release has first in a LoRARequest."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+class AdapterBook:
+    """Adapters by number, from the calls that load and remove them and the engine's replies."""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+        self._asked: dict[tuple[int, int], tuple[str, Any]] = {}
+
+    def asked(self, slot: int, call_id: int, method: str, args: Sequence[Any]) -> None:
+        """Note a call that goes to the engine."""
+        if method in (_ADD, _REMOVE) and args:
+            self._asked[slot, call_id] = method, args[0]
+
+    def answered(self, slot: int, call_id: int, failed: bool) -> None:
+        """Note the reply to a call."""
+        method, argument = self._asked.pop((slot, call_id), ("", None))
+        if not method or failed:
+            return
+        if method == _REMOVE:
+            if isinstance(argument, int):
+                self._paths.pop(argument, None)
+            return
+        try:
+            adapter = msgspec.convert(argument, _Adapter)
+        except msgspec.ValidationError:
+            return
+        # A number that is loaded already stays what it was, whatever path the call had.
+        self._paths.setdefault(adapter.lora_int_id, adapter.lora_path)
+
+    def check(self, adapter: LoRARequest | None) -> FieldProblem | None:
+        """Return what is wrong with a request's adapter, or None."""
+        if adapter is None or self._paths.get(adapter.lora_int_id) == adapter.lora_path:
+            return None
+        return outside(
+            "lora_request",
+            f"adapter {adapter.lora_int_id} of {adapter.lora_path!r}",
+            "an adapter that add_lora has loaded",
+            "call add_lora and wait for its result",
+        )

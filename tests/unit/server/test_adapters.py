@@ -1,0 +1,79 @@
+"""Which adapters a request may name, by what the engine has loaded."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from enginecore_server.adapters import AdapterBook
+from enginecore_server.admission import Add, Admission
+from enginecore_wire.control import Limits, Phase
+from enginecore_wire.problems import RequestLimits
+from enginecore_wire.requests import LoRARequest
+from support.raw_client import request
+
+ADAPTER = LoRARequest("a", 7, "/adapters/a")
+WIRE = ["a", 7, "/adapters/a", None, False, False]
+
+
+def called(book: AdapterBook, method: str, *args: Any, failed: bool = False, slot: int = 3) -> None:
+    book.asked(slot, 1, method, args)
+    book.answered(slot, 1, failed)
+
+
+def test_an_adapter_is_known_once_the_engine_has_loaded_it() -> None:
+    book = AdapterBook()
+    assert book.check(None) is None
+    book.asked(3, 1, "add_lora", [WIRE])
+    assert book.check(ADAPTER) is not None
+    book.answered(3, 2, failed=False)
+    book.answered(4, 1, failed=False)
+    assert book.check(ADAPTER) is not None, "those were other calls"
+    book.answered(3, 1, failed=False)
+    assert book.check(ADAPTER) is None
+    called(book, "remove_lora", 7)
+    assert book.check(ADAPTER) is not None
+
+
+@pytest.mark.parametrize("argument", [5, None, [], ["a"], ["a", "7", "/a"], {"a": 1}, "a"])
+@pytest.mark.parametrize("method", ["add_lora", "remove_lora", "pin_lora"])
+def test_odd_arguments_load_nothing(method: str, argument: Any) -> None:
+    book = AdapterBook()
+    called(book, "add_lora", WIRE)
+    called(book, method, argument)
+    called(book, method)
+    assert book.check(ADAPTER) is None
+    assert book.check(LoRARequest("b", 5, "/adapters/b")) is not None
+
+
+def test_a_call_that_failed_loads_and_removes_nothing() -> None:
+    book = AdapterBook()
+    called(book, "add_lora", WIRE, failed=True)
+    assert book.check(ADAPTER) is not None
+    called(book, "add_lora", WIRE)
+    called(book, "remove_lora", 7, failed=True)
+    assert book.check(ADAPTER) is None
+
+
+def test_a_number_keeps_the_path_it_was_loaded_from() -> None:
+    book = AdapterBook()
+    called(book, "add_lora", WIRE)
+    called(book, "add_lora", ["b", 7, "/nowhere"])
+    assert book.check(ADAPTER) is None
+    problem = book.check(LoRARequest("b", 7, "/nowhere"))
+    assert problem is not None
+    assert problem.message == (
+        "lora_request: got adapter 7 of '/nowhere', allowed: an adapter that add_lora has loaded; "
+        "call add_lora and wait for its result"
+    )
+
+
+def test_requests_are_held_to_it() -> None:
+    book = AdapterBook()
+    model = RequestLimits(vocab_size=100, max_model_len=32, supports_lora=True)
+    checks = Admission(model, Limits(), frozenset().__contains__, book)
+    body = msgspec.msgpack.encode(request("r", lora_request=ADAPTER))
+    refused = checks.add(body, [], 3, 0, 0, Phase.READY)
+    assert (refused.field, refused.code) == ("lora_request", "invalid_request")  # type: ignore[union-attr]
+    called(book, "add_lora", WIRE)
+    assert isinstance(checks.add(body, [], 3, 0, 0, Phase.READY), Add)
