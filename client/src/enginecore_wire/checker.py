@@ -6,6 +6,7 @@ checked where they are. All else, and whatever may be wrong, goes the long way.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from math import inf
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ class RequestChecker:
         if limits.prompt_tokens:
             self._longest = min(self._longest, limits.prompt_tokens)
         self._decoder = checked_decoder(limits.vocab_size)
-        self._token_ids = token_ids_type(limits.vocab_size)
+        self._prompt = _prompt_type(limits.vocab_size)
         self._encoder = msgspec.msgpack.Encoder()
         self._approved: set[bytes] = set()
 
@@ -93,7 +94,7 @@ class RequestChecker:
             if type(name) is not str or not 0 < len(name) <= MAX_REQUEST_ID:
                 return False
         try:
-            msgspec.convert(token_ids, self._token_ids)
+            msgspec.convert((token_ids,), self._prompt)
         except msgspec.ValidationError:
             return False
         return True
@@ -104,3 +105,10 @@ class RequestChecker:
         if pooling is None or pooling.task is None:
             return self._limits
         return msgspec.structs.replace(self._limits, tasks=self._limits.tasks | {pooling.task})
+
+
+@cache
+def _prompt_type(vocab_size: int) -> type[msgspec.Struct]:
+    """Return a struct of one field, token ids: msgspec looks into a struct's types once, and into
+    those of any other hint at every conversion."""
+    return msgspec.defstruct("Prompt", [("token_ids", token_ids_type(vocab_size))], array_like=True)

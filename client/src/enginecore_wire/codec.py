@@ -37,8 +37,8 @@ class MsgpackEncoder:
             ValueError: an array's dtype, layout or device cannot travel.
         """
         free = _FREE_VALUES.get(type(message))
-        if free is not None:
-            refuse_extensions(free(message))
+        if free is not None and (values := free(message)):
+            refuse_extensions(values)
         return self._write(message)
 
     def _write(self, message: Any) -> list[Buffer]:

@@ -97,9 +97,8 @@ class Admission:
             raise rejected(problem, request.request_id)
         if self._translates:
             frames = self._translated(complete, request.request_id)
-        message: Frames = [RequestType.ADD, *frames]
-        self._check_size(message, request.request_id)
-        return message, prompt_length(complete)
+        self._check_size(frames, request.request_id)
+        return [RequestType.ADD, *frames], prompt_length(complete)
 
     def call(self, call_id: int, method: str, args: list[Any]) -> Frames:
         """Return the frames of a utility call.
@@ -114,9 +113,8 @@ class Admission:
             frames = self._writer.encode(UtilityCall(self._slot, call_id, method, args))
         except UNSENDABLE as error:
             raise RequestRejectedError(f"args of {method}: {error}", field="args") from error
-        message: Frames = [RequestType.UTILITY, *frames]
-        self._check_size(message, None)
-        return message
+        self._check_size(frames, None)
+        return [RequestType.UTILITY, *frames]
 
     def abort(self, internal_ids: list[str]) -> Frames:
         """Return the frames of ABORT."""
@@ -146,14 +144,14 @@ class Admission:
         room = self._limits.max_model_len - prompt_length(request)
         return msgspec.structs.replace(params, max_tokens=max(room, 1))
 
-    def _check_size(self, message: Frames, request_id: str | None) -> None:
-        largest = max(map(len, message))
-        if largest > self._frame_bytes:
-            raise RequestRejectedError(
-                f"a frame of {largest} bytes is over this engine's limit of "
-                f"{self._frame_bytes}; send less in one request",
-                request_ids=[request_id] if request_id else [],
-            )
+    def _check_size(self, frames: Frames, request_id: str | None) -> None:
+        for frame in frames:
+            if len(frame) > self._frame_bytes:
+                raise RequestRejectedError(
+                    f"a frame of {len(frame)} bytes is over this engine's limit of "
+                    f"{self._frame_bytes}; send less in one request",
+                    request_ids=[request_id] if request_id else [],
+                )
 
 
 def _embeds(request: EngineCoreRequest) -> Tensor:
@@ -250,12 +248,15 @@ def deadline_after(seconds: float | None, now: float, field: str) -> float | Non
 
 def check_types(request: EngineCoreRequest) -> None:
     """Refuse what could not even be booked or encoded; all else is held to the engine's READY."""
-    _expect("request", request, EngineCoreRequest)
-    _expect("request_id", request.request_id, str)
+    if not isinstance(request, EngineCoreRequest):
+        raise _mistyped("request", request, EngineCoreRequest)
+    if not isinstance(request.request_id, str):
+        raise _mistyped("request_id", request.request_id, str)
     refuse_text(request.prompt_token_ids)
     sampling, hints = request.sampling_params, request.kv_hints
     if sampling is not None:
-        _expect("sampling_params", sampling, SamplingParams)
+        if not isinstance(sampling, SamplingParams):
+            raise _mistyped("sampling_params", sampling, SamplingParams)
         if sampling.structured_outputs is not None:
             _expect(
                 "sampling_params.structured_outputs", sampling.structured_outputs, StructuredOutputs
@@ -285,7 +286,11 @@ def refuse_text(prompt: Any) -> None:
 
 def _expect(field: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
-        raise RequestRejectedError(
-            f"{field}: got {shown(value)}, expected {kind.__name__}; send a value of that type",
-            field=field,
-        )
+        raise _mistyped(field, value, kind)
+
+
+def _mistyped(field: str, value: Any, kind: type) -> RequestRejectedError:
+    return RequestRejectedError(
+        f"{field}: got {shown(value)}, expected {kind.__name__}; send a value of that type",
+        field=field,
+    )

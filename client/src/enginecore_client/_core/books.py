@@ -2,13 +2,17 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import count
 from typing import Any
+
+import msgspec
 
 from enginecore_wire.requests import EngineCoreRequest
 
 SUFFIX_BYTES = 4
 """Random bytes behind a request id: as hex, the eight characters vLLM appends too."""
+
+_SUFFIX_MASK = (1 << 8 * SUFFIX_BYTES) - 1
 
 
 class Ids:
@@ -16,10 +20,15 @@ class Ids:
 
     def __init__(self, randbytes: Callable[[int], bytes] = os.urandom) -> None:
         self._randbytes = randbytes
+        self._suffixes = count(int.from_bytes(randbytes(SUFFIX_BYTES), "big"))
 
     def internal(self, request_id: str) -> str:
-        """Return the id under which the engine knows a request."""
-        return f"{request_id}-{self._randbytes(SUFFIX_BYTES).hex()}"
+        """Return the id under which the engine knows a request.
+
+        Suffixes count up from a random one: no two are the same in one client, and to ask the
+        system for bytes each time would take longer than all else that is done for an id.
+        """
+        return f"{request_id}-{next(self._suffixes) & _SUFFIX_MASK:08x}"
 
     def request(self) -> str:
         """Return an id for a request whose caller gave none."""
@@ -38,8 +47,7 @@ class Ids:
         return self._randbytes(8)
 
 
-@dataclass(slots=True, eq=False)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, eq=False):
     """One unfinished request.
 
     `sink` is where its outputs go: the shell's stream, or None for get_output. Times are
@@ -65,8 +73,7 @@ class RequestRecord:
     token_at: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class CallRecord:
+class CallRecord(msgspec.Struct, eq=False):
     """One pending utility call; `future` is the shell's."""
 
     call_id: int
@@ -77,8 +84,7 @@ class CallRecord:
     link: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Outgoing:
+class Outgoing(msgspec.Struct, eq=False):
     """Frames for an engine's input, and the record to mark once they are handed to ZMQ."""
 
     frames: Sequence[bytes | memoryview]

@@ -59,18 +59,19 @@ class Dispatcher:
         request = record.request
         assert request is not None
         connection = self._choose(self._rank_of(request), now)
+        link = connection.link
         internal_id = self._ids.internal(record.request_id)
-        frames, record.prompt_tokens = self._admissions[connection.link].request(
+        frames, record.prompt_tokens = self._admissions[link].request(
             request, internal_id, self._wall(), wave
         )
         if record.internal_id:
             self._ledger.rename(record, internal_id)
         record.internal_id = internal_id
-        record.link = connection.link
+        record.link = link
+        record.engine = engine = self._fleet.rank(connection)
         connection.requests[internal_id] = record
         connection.outbox.append(Outgoing(frames, record))
-        record.engine = self._fleet.rank(connection)
-        self._ledger.events.append(RequestAdded(record.engine, record))
+        self._ledger.events.append(RequestAdded(engine, record))
         return connection
 
     def _rank_of(self, request: EngineCoreRequest) -> int | None:
@@ -84,10 +85,11 @@ class Dispatcher:
         return rank
 
     def _choose(self, rank: int | None, now: float) -> Connection:
+        sole = self._fleet.sole() if rank is None else None
+        if sole is not None and self._is_free(sole):
+            self._balancer.chose(self._fleet.rank(sole))
+            return sole
         working = self._fleet.working()
-        if rank is None and len(working) == 1 and self._is_free(working[0]):
-            self._balancer.chose(self._fleet.rank(working[0]))
-            return working[0]
         if rank is not None:
             if type(rank) is not int or not self._fleet.knows(rank):
                 raise self.unknown("data_parallel_rank", rank)

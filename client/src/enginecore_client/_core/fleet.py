@@ -132,6 +132,14 @@ class Fleet:
         found = [c for c in self.connections.values() if c.works and self.is_current(c)]
         return sorted(found, key=self.rank) if len(found) > 1 else found
 
+    def sole(self) -> Connection | None:
+        """Return the connection that works if there is no other at all."""
+        if len(self.connections) == 1:
+            for connection in self.connections.values():
+                if connection.works and self.is_current(connection):
+                    return connection
+        return None
+
     def knows(self, rank: int) -> bool:
         """Say whether an address stands for this rank, or once did: a pod that is being replaced
         has none for a while."""

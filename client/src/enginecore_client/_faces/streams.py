@@ -249,13 +249,12 @@ class AsyncStream(_Stream):
                     self._mailbox.left(waiter)
                     self.abort()
                     raise
-            item = items.popleft()
-            if (
-                type(item) is EngineCoreOutput
-                and item.finish_reason is None
-                and self._wholes is None
-            ):
-                return item
+            item: EngineCoreOutput = items.popleft()
+            try:
+                if item.finish_reason is None and self._wholes is None:
+                    return item
+            except AttributeError:
+                pass  # it is an end instead
             output = self._take(item)
             if self._ended:
                 self._mailbox.release()

@@ -192,7 +192,7 @@ class Driver:
     ) -> RequestRecord:
         """Send a request; see Requests.add. `timeout` is in seconds from now."""
         now = self.clock()
-        deadline = deadline_after(timeout, now, "deadline")
+        deadline = None if timeout is None else deadline_after(timeout, now, "deadline")
         record = self.core.requests.add(request, sink, now, deadline=deadline, retry=retry)
         self._pump_in_turn()
         return record

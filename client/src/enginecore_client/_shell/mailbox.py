@@ -103,27 +103,23 @@ class TaskMailbox(Generic[T]):
 
     Attributes:
         items: what was put; whoever finds one there may take it without waiting.
+        put: adds an item. While nobody waits it is the deque's own `append`: most outputs come
+            in bursts, and a method in between would cost as much again.
     """
 
-    __slots__ = ("_end", "_others", "_waiter", "items")
+    __slots__ = ("_end", "_others", "_waiter", "items", "put")
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
+        self.put: Callable[[Any], None] = self.items.append
         self._waiter: asyncio.Future[None] | None = None
         self._others: list[asyncio.Future[None]] = []
         self._end: EngineCoreError | None = None
 
-    def put(self, item: T) -> None:
-        """Add an item."""
-        self.items.append(item)
-        if self._waiter is not None:
-            self._wake()
-
     def report(self, error: EngineCoreError) -> None:
         """Add an error that is not the end; an older unread one it stands for goes."""
         drop_stale(self.items, error)
-        self.items.append(error)
-        self._wake()
+        self.put(error)
 
     def finish(self, error: EngineCoreError) -> None:
         """Let every reader raise `error` once the items are gone."""
@@ -162,6 +158,7 @@ class TaskMailbox(Generic[T]):
         waiter: asyncio.Future[None] = asyncio.Future(loop=loop)
         if self._waiter is None:
             self._waiter = waiter
+            self.put = self._put_and_wake
         else:
             self._others.append(waiter)
         return waiter
@@ -175,11 +172,20 @@ class TaskMailbox(Generic[T]):
         """Forget who waited: their loop is closed."""
         self._waiter = None
         self._others.clear()
+        self.put = self.items.append
+
+    def _put_and_wake(self, item: Any) -> None:
+        self.items.append(item)
+        self._wake()
 
     def _wake(self) -> None:
         """Wake who has waited longest."""
         while (waiter := self._waiter) is not None:
-            self._waiter = self._others.pop(0) if self._others else None
+            if self._others:
+                self._waiter = self._others.pop(0)
+            else:
+                self._waiter = None
+                self.put = self.items.append
             if _woken(waiter):
                 return
 

@@ -1,10 +1,13 @@
 """Who is told of what happened: metrics first, then whoever waits for it."""
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import call
 from typing import TYPE_CHECKING, Any, Protocol
 
+from enginecore_client._core.books import RequestRecord
 from enginecore_client._core.events import (
     CallEnded,
     Delivered,
@@ -55,23 +58,42 @@ class Teller:
         self._metrics = metrics
         self._inbox = inbox
         self._launcher = launcher
+        self._last: list[RequestRecord] | None = None
+        self._puts: list[Callable[[EngineCoreOutput], None]] = []
 
     def tell(self, events: Sequence[Event]) -> None:
         """Tell of events, in order."""
         for event in events:
             self._metrics.observe(event)
         for event in events:
-            self._tell(event)
+            if isinstance(event, Delivered):
+                self._hand_out(event)
+            else:
+                self._tell(event)
+        self._last = None
+
+    def _hand_out(self, event: Delivered) -> None:
+        """Put outputs where their requests' readers find them.
+
+        What comes in one burst for the same requests as the message before is put by C code:
+        whoever waited was woken by that one, and no reader has run since.
+        """
+        records = event.records
+        if records is self._last:
+            if not self._puts:
+                self._puts = [record.sink.put for record in records]
+            deque(map(call, self._puts, event.outputs), maxlen=0)
+        else:
+            for record, output in zip(records, event.outputs, strict=True):
+                sink = record.sink
+                if sink is not None:
+                    sink.put(output)
+            self._last, self._puts = records if event.queued is None else None, []
+        if event.queued is not None:
+            self._inbox.put(event.queued)
 
     def _tell(self, event: Event) -> None:
         match event:
-            case Delivered():
-                for record, output in zip(event.records, event.outputs, strict=True):
-                    sink = record.sink
-                    if sink is not None:
-                        sink.put(output)
-                if event.queued is not None:
-                    self._inbox.put(event.queued)
             case RequestAdded():
                 return
             case RequestEnded(_, record, error):
