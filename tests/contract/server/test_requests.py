@@ -11,7 +11,7 @@ import zmq
 from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.control import Limits, Ready, Reject, Stats
 from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
-from enginecore_wire.requests import RequestType, SamplingParams
+from enginecore_wire.requests import RequestType
 from support.eventually import eventually
 from support.pod import LOOPBACK, Pod
 from support.pod_pages import sample, short
@@ -19,75 +19,6 @@ from support.raw_client import RawClient, request
 
 MakePod = Callable[..., Pod]
 Connect = Callable[..., RawClient]
-
-encode = msgspec.msgpack.encode
-
-
-def nested(depth: int) -> list[Any]:
-    return [nested(depth - 1)] if depth else []
-
-
-BAD_FRAMES: list[tuple[str, list[Any], str]] = [
-    ("empty type", [b"", b""], "unknown_type"),
-    ("long type", [b"\x00\x00", b"\x90"], "unknown_type"),
-    ("start wave", [b"\x02", encode([1, None])], "unknown_type"),
-    ("executor failed", [b"\x04", b""], "unknown_type"),
-    ("wakeup", [b"\x05", b""], "unknown_type"),
-    ("unused control type", [b"\x8f", b"\x80"], "unknown_type"),
-    ("server's control type", [b"\x81", b"\x80"], "unknown_type"),
-    ("no body", [b"\x00"], "invalid_request"),
-    ("no msgpack", [b"\x00", b"\xc1"], "invalid_request"),
-    ("map for array", [b"\x00", b"\x80"], "invalid_request"),
-    ("eight items", [b"\x00", encode(["r", [1], None, {}, None, 0.0, None, None])],
-     "invalid_request"),
-    ("deep nesting", [b"\x00", b"\x91" * 100_000], "invalid_request"),
-    ("pickled extension", [b"\x00", encode(["r", msgspec.msgpack.Ext(1, b"x")])],
-     "invalid_request"),
-    ("token past vocabulary", [b"\x00", encode(request("r", prompt_token_ids=[1000]))],
-     "invalid_request"),
-    ("prompt past context", [b"\x00", encode(request("r", prompt_token_ids=[1] * 5000))],
-     "too_large"),
-    ("temperature", [b"\x00", encode(request("r", sampling_params=SamplingParams(temperature=9)))],
-     "invalid_request"),
-    ("max_tokens nil",
-     [b"\x00", encode(["r", [1], None, {"max_tokens": None}, None, 0.0, None, None, None])],
-     "invalid_request"),
-    ("missing frame", [b"\x00", encode(["r", None, None, {}, None, 0.0, None, None, None,
-                                        ["float32", [2, 2], 1]])], "invalid_request"),
-    ("abort of no array", [b"\x01", b"\x80"], "invalid_request"),
-    ("utility not listed", [b"\x03", encode([0, 7, "shutdown", []])], "unknown_method"),
-    ("utility dunder", [b"\x03", encode([0, 7, "__init__", []])], "unknown_method"),
-    ("pickled rpc", [b"\x03", encode([0, 7, "collective_rpc", [b"\x80\x04."]])],
-     "invalid_request"),
-    ("ping of garbage", [b"\x82", b"\xc1"], "invalid_request"),
-    ("deep ping", [b"\x82", b"\x81\xa1x" + b"\x91" * 100_000], "invalid_request"),
-    ("deep arguments", [b"\x03", encode([0, 7, "profile", [nested(100)]])], "invalid_request"),
-    ("rpc of a private name", [b"\x03", encode([0, 7, "collective_rpc", ["__class__"]])],
-     "invalid_request"),
-    ("deep extra_args", [b"\x00", encode(request("r", sampling_params=SamplingParams(
-        extra_args={"a": nested(100)})))], "invalid_request"),
-    ("abort of too many", [b"\x01", encode(["a"] * 70_000)], "invalid_request"),
-    ("large abort", [b"\x01", b"\xdd\x01\x00\x00\x00" + b"\xa0" * (16 << 20)], "too_large"),
-    ("large prompt", [b"\x00", b"\x99\xa1r\xdd\x01\x00\x00\x00" + b"\x01" * (16 << 20)],
-     "too_large"),
-    ("too many frames", [b"\x00", encode(request("r")), *[b"x"] * 1100], "too_large"),
-]  # fmt: skip
-
-
-def test_bad_messages_harm_nothing(make_pod: MakePod, connect: Connect) -> None:
-    pod = make_pod()
-    engine = pod.engine_processes()
-    client = connect(pod)
-    client.ready()
-    for name, frames, code in BAD_FRAMES:
-        client.send(*frames)
-        assert client.expect(Reject).code == code, name
-        client.add(request(name, max_tokens=2))
-        assert client.tokens(name) == ([1, 2], FinishReason.LENGTH), name
-    seen = {kind for kind, _ in client.journal(1)}
-    assert seen == {"add", "utility"}
-    assert pod.engine_processes() == engine
-    assert sample(pod, 'enginecore_server_rejected_total{reason="unknown_type"}') == 7.0
 
 
 def test_an_oversized_frame_is_refused(make_pod: MakePod, connect: Connect) -> None:
