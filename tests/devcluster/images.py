@@ -58,8 +58,9 @@ BASES: dict[str, BaseImage] = {
     # Debian's torch 2.6 for CPUs; PyPI's is the CUDA build, three times as large. Without
     # OpenBLAS it multiplies matrices with the reference BLAS, eight times slower.
     "torch": BaseImage("trixie", (*_PYTHON, "libopenblas0-openmp", "python3-torch")),
-    # Python 3.11.
-    "bookworm": BaseImage("bookworm", _PYTHON),
+    # In place of vLLM's: Python 3.11, for which this machine's vLLM was installed, and what the
+    # CPU build of vLLM is linked with.
+    "vllm": BaseImage("bookworm", (*_PYTHON, "libnuma1")),
 }
 
 

@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from enginecore_server.engine_log import EngineLog
 from enginecore_server.processes import descendants, end_with_parent
 
-LOG_TAIL_LINES: Final = 50
-_LONGEST_LINE: Final = 8192
 _KILL_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _CHUNK_BYTES: Final = 65536
@@ -45,8 +43,7 @@ class EngineChild:
         self._on_log = on_log
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
-        self._partial = b""
-        self.log_tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+        self.log = EngineLog()
         self.exit_status: int | None = None
 
     @property
@@ -135,16 +132,12 @@ class EngineChild:
             return False
         if not chunk:
             self._loop.remove_reader(self._process.stdout.fileno())
-            if self._partial:
-                self.log_tail.append(self._partial.decode(errors="replace"))
-                self._partial = b""
+            self.log.end()
             return False
         with contextlib.suppress(OSError):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
-        *lines, self._partial = (self._partial + chunk).split(b"\n")
-        self._partial = self._partial[-_LONGEST_LINE:]
-        self.log_tail.extend(line[-_LONGEST_LINE:].decode(errors="replace") for line in lines)
+        self.log.feed(chunk)
         self._on_log(chunk)
         return True
 

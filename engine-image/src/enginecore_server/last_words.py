@@ -1,21 +1,17 @@
 """What a server leaves to the kubelet at its end: how it ended, and the end of the engine's log."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from enginecore_server.engine_log import LEAD
 from enginecore_wire.contract import ServerStatus
 
 TERMINATION_BYTES: Final = 4096
 """What the kubelet keeps of a termination message."""
 
 _LONGEST_LINE: Final = 400
-_LEAD: Final = re.compile(
-    r"^(?:\([^()]* pid=\d+\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d: -]+\[[^\]]*\] ?"
-)
-"""What vLLM begins each line of a traceback with: process, level, time and place in its source."""
 
 
 def termination_message(status: ServerStatus) -> bytes:
@@ -46,7 +42,7 @@ def compact(lines: Sequence[str]) -> Iterator[str]:
     """
     before = ""
     for line in lines:
-        match = _LEAD.match(line)
+        match = LEAD.match(line)
         lead = match.group() if match else ""
         kept = line[len(lead) :] if lead and lead == before else line
         before = lead

@@ -117,7 +117,7 @@ class EngineServer:
     def status(self) -> ServerStatus:
         """Return the status document."""
         ports = Ports(self._exposed.input_port, self._exposed.output_port, self._http_port)
-        return server_status(self._state, ports, self._child.log_tail)
+        return server_status(self._state, ports, self._child.log.tail)
 
     async def run(self) -> int:
         """Serve until the engine dies or a signal asks to stop.
@@ -211,6 +211,9 @@ class EngineServer:
 
     def _fail(self, reason: str, message: str) -> None:
         """Tell every client that the engine is lost; the first reason counts."""
+        cause = self._child.log.first_error
+        if cause and self._state.phases.phase in STARTING_UP:
+            message += f"; the first error in its log: {cause}"
         if not self._state.phases.enter(Phase.FAILED, reason, message):
             return
         _log.error("engine lost: %s: %s", reason, message)
