@@ -1,4 +1,4 @@
-"""A TCP forwarder on loopback that a test can hold: nothing passes from client to server then."""
+"""A TCP forwarder on loopback that a test can hold, or cut."""
 
 import select
 import socket
@@ -9,7 +9,8 @@ class TcpGate:
     """Forwards connections to a port of this host; a context manager.
 
     Held, it reads nothing more from clients, so that their kernel's buffers fill and what they
-    send stays with them. Answers pass all the time.
+    send stays with them. Answers pass all the time. Cut, all connections break, with what is on
+    its way in them; new ones are taken.
     """
 
     def __init__(self, port: int) -> None:
@@ -19,6 +20,8 @@ class TcpGate:
         self._open = threading.Event()
         self._open.set()
         self._stop = threading.Event()
+        self._cut = threading.Event()
+        self._mended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tcp gate")
         self._thread.start()
 
@@ -29,6 +32,12 @@ class TcpGate:
     def release(self) -> None:
         """Let everything pass again."""
         self._open.set()
+
+    def cut(self) -> None:
+        """Break every connection there is; returns when they are broken."""
+        self._mended.clear()
+        self._cut.set()
+        self._mended.wait()
 
     def __enter__(self) -> "TcpGate":
         return self
@@ -42,6 +51,13 @@ class TcpGate:
         ways: dict[socket.socket, socket.socket] = {}
         clients: set[socket.socket] = set()
         while not self._stop.is_set():
+            if self._cut.is_set():
+                for end in ways:
+                    end.close()
+                ways.clear()
+                clients.clear()
+                self._cut.clear()
+                self._mended.set()
             held = set() if self._open.is_set() else clients
             readable, _, _ = select.select(
                 [self._listener, *(end for end in ways if end not in held)], [], [], 0.01

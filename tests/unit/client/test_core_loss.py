@@ -25,6 +25,7 @@ from enginecore_client._core.events import (
 from enginecore_wire.control import (
     Draining,
     PhaseChange,
+    Pong,
     Reject,
     Stats,
 )
@@ -116,6 +117,36 @@ class TestLoss:
         assert isinstance(ended.error, LostOutputsError)
         assert "2 messages" in str(ended.error)
         assert pod.aborts == [record.internal_id]
+
+    def test_what_comes_before_ready_waits_for_it(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        link.up(pod)
+        assert of(Delivered, link.token(pod, 0, 6)) == []
+        events = link.answer(pod, requests=[record.internal_id])
+        (delivered,) = of(Delivered, events)
+        assert [output.new_token_ids for output in delivered.outputs] == [[6]]
+        assert of(RequestEnded, events) == []
+
+    @pytest.mark.parametrize("told_by", ["ready", "pong"])
+    def test_what_comes_behind_a_hole_is_not_delivered(self, told_by: str) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        pod.outputs_sent += 1
+        link.up(pod)
+        events = link.token(pod, 0, 7)
+        if told_by == "pong":
+            events += link.control(pod, Pong(outputs_sent=pod.outputs_sent))
+        events += link.answer(pod, requests=[record.internal_id])
+        assert of(Delivered, events) == []
+        (ended,) = of(RequestEnded, events)
+        assert isinstance(ended.error, LostOutputsError)
 
     def test_a_lost_add_is_found(self) -> None:
         link = MemoryLink("a")

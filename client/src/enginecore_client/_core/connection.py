@@ -53,6 +53,8 @@ class Connection(ABC):
         self.calls: dict[int, CallRecord] = {}
         self.live_clients = 1
         self.received = 0
+        self.doubtful = False
+        self.held: list[list[Frame]] = []
         self.draining = False
         self.outbox: deque[Outgoing] = deque()
 

@@ -84,7 +84,10 @@ class Delivery:
         if message is not None:
             self._control(connection, message, now)
         elif control_type(frames[0]) is None:
-            self._outputs(connection, frames, now)
+            if connection.doubtful:
+                connection.held.append(frames)
+            else:
+                self._outputs(connection, frames, now)
 
     def loads(self, loads: list[EngineLoad]) -> None:
         """Take over what the coordinator says about each rank."""
@@ -138,6 +141,9 @@ class Delivery:
         if lost:
             self._lose(connection, lost, "the engine never received it, or its end was lost", now)
         self.cancel(connection, strangers)
+        held, connection.held = connection.held, []
+        for frames in held:
+            self._outputs(connection, frames, now)
         if lost or not intact:
             self._lose_calls(connection)
 
@@ -146,6 +152,7 @@ class Delivery:
         if missing == 0:
             return True
         connection.received = outputs_sent
+        connection.held.clear()
         sent = [record for record in connection.requests.values() if record.sent]
         gap = f"{counted(abs(missing), 'message')} of the engine {is_or_are(abs(missing))} missing"
         self._lose(connection, sent, gap, now)

@@ -1,10 +1,12 @@
 """The session with one engine server, without its sockets.
 
-It is the life of one DEALER pair; its states are in `states`. Two rules hold throughout:
+It is the life of one DEALER pair; its states are in `states`. Three rules hold throughout:
 
 - a request leaves only in Ready or Draining; until then it waits in the outbox, so that
   READY's list of requests can be compared with what was really sent;
-- the session is broken (`broken_at`) from the first disconnect to the next READY.
+- the session is broken (`broken_at`) from the first disconnect to the next READY;
+- engine messages that come after the output socket lost its connection, and before the next READY,
+  are `doubtful`: nobody knows yet whether there is a hole before them.
 """
 
 from collections import deque
@@ -103,6 +105,8 @@ class PodConnection(Connection):
         """Take note that one socket lost its connection."""
         if channel in self._up:
             self.listened = False
+        if channel is Channel.OUTPUT and self.ready is not None:
+            self.doubtful = True
         self._up.discard(channel)
         self._greetings = deque(item for item in self._greetings if item[0] is not channel)
         if self.ready is not None and self.broken_at is None:
@@ -235,6 +239,7 @@ class PodConnection(Connection):
         self.dialect = dialect
         self.live_clients = ready.live_clients
         self.broken_at = None
+        self.doubtful = False
         self.refusal = None
         self.draining = False
         self._ping_at = now + ready.timers.ping_seconds
