@@ -1,7 +1,12 @@
 """What clients ask for, good and bad, and what reaches the engine."""
 
+import resource
 import signal
+import statistics
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +14,7 @@ import pytest
 import zmq
 
 from enginecore_wire.codec import MsgpackEncoder
-from enginecore_wire.control import Limits, Ready, Reject, Stats
+from enginecore_wire.control import Limits, Ready, Reject, Replaced, Stats
 from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
 from enginecore_wire.requests import RequestType
 from support.eventually import eventually
@@ -120,23 +125,96 @@ def test_overload_is_refused_and_recovers(make_pod: MakePod, connect: Connect) -
     eventually(lambda: ["add", "r5"] in other.journal(1))
 
 
-def test_a_slow_client_is_dropped_and_others_are_not(make_pod: MakePod, connect: Connect) -> None:
-    transport = msgspec.structs.replace(LOOPBACK, backlog_bytes=1 << 20)
+def test_all_clients_together_have_a_limit(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--ignore", limits=Limits(in_flight=3, in_flight_total=4))
+    clients = [connect(pod) for _ in range(2)]
+    for client in clients:
+        limits = client.ready().limits
+        assert (limits.in_flight, limits.in_flight_total) == (3, 4)
+        assert (limits.frame_bytes, limits.prompt_tokens) == (256 << 20, 2048)
+    for number in range(3):
+        clients[0].add(request(f"a-{number}"))
+    eventually(lambda: pod.status().in_flight == 3)
+    for number in range(2):
+        clients[1].add(request(f"b-{number}"))
+    refusal = clients[1].expect(Reject)
+    assert (refusal.code, refusal.request_id) == ("overloaded", "b-1")
+    assert "for all clients" in refusal.message
+    clients[0].abort("a-0")
+    eventually(lambda: pod.status().in_flight == 3)
+    clients[1].add(request("b-2"))
+    eventually(lambda: pod.status().in_flight == 4)
+
+
+def test_a_client_that_does_not_read_is_bounded_cut_off_and_told(
+    make_pod: MakePod, connect: Connect
+) -> None:
+    limit = 4 << 20
     pod = make_pod(
         "--payload-bytes", "20000", "--tokens", "100000", "--max-model-len", "200000",
-        transport=transport,
+        transport=msgspec.structs.replace(LOOPBACK, backlog_bytes=limit),
     )  # fmt: skip
-    slow = connect(pod, receive_hwm=10)
-    fast = connect(pod)
+    slow = connect(pod, name="slow", receive_hwm=10)
+    fast = connect(pod, name="fast")
     slow.ready()
     fast.ready()
+    before = resident_bytes(pod)
     slow.add(request("unread", max_tokens=100_000))
+    queued = []
+
+    def given_up() -> bool:
+        sessions = pod.status().sessions
+        queued.extend(session.queued_bytes for session in sessions)
+        return [session.name for session in sessions] == ["fast"]
+
     fast.add(request("read", max_tokens=2000))
     tokens, reason = fast.tokens("read")
-    assert (len(tokens), reason) == (2000, FinishReason.LENGTH)
-    eventually(lambda: pod.status().clients == 1)
+    assert (len(tokens), reason) == (2000, FinishReason.LENGTH), "it is not touched"
+    eventually(given_up)
+    assert max(queued) <= limit
+    in_socket = 1000 * 20_000
+    assert resident_bytes(pod) - before < 2 * (limit + in_socket)
     assert ["abort", ["unread"]] in fast.journal(1)
     assert sample(pod, "enginecore_server_slow_clients_total") == 1.0
+    assert sample(pod, "enginecore_server_queued_bytes") == 0.0
+    slow.hello()
+    assert "given up" in slow.expect(Replaced).reason
+
+
+def test_a_flood_of_outputs_holds_up_nobody_else(make_pod: MakePod, connect: Connect) -> None:
+    pod = make_pod("--payload-bytes", "300", "--tokens", "100000", "--max-model-len", "200000")
+    flood, single = connect(pod, name="flood"), connect(pod, name="single")
+    flood.ready()
+    single.ready()
+    reading = threading.Event()
+
+    def read() -> None:
+        while not reading.is_set():
+            flood.receive(0.1)
+
+    reader = threading.Thread(target=read)
+    for number in range(100):
+        flood.add(request(f"flood-{number}", max_tokens=100_000))
+    reader.start()
+    try:
+        times = []
+        for number in range(30):
+            begun = time.monotonic()
+            single.add(request(f"single-{number}", max_tokens=2))
+            assert len(single.tokens(f"single-{number}")[0]) == 2
+            times.append(time.monotonic() - begun)
+    finally:
+        reading.set()
+        reader.join()
+    print(f"beside a flood: median {1e3 * statistics.median(times):.1f} ms, "
+          f"longest {1e3 * max(times):.1f} ms")  # fmt: skip
+    assert statistics.median(times) < 0.5
+
+
+def resident_bytes(pod: Pod) -> int:
+    """Return the memory of the server's process."""
+    pages = Path(f"/proc/{pod.process.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
 
 
 def test_a_flood_of_one_client_does_not_starve_another(make_pod: MakePod, connect: Connect) -> None:
