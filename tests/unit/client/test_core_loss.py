@@ -131,6 +131,20 @@ class TestLoss:
         assert [output.new_token_ids for output in delivered.outputs] == [[6]]
         assert of(RequestEnded, events) == []
 
+    def test_an_end_that_comes_before_ready_is_not_lost(self) -> None:
+        link = MemoryLink("a")
+        add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        link.up(pod)
+        link.token(pod, 0, 6, reason=FinishReason.LENGTH)
+        events = link.answer(pod, requests=[])
+        (delivered,) = of(Delivered, events)
+        assert delivered.outputs[0].finish_reason is FinishReason.LENGTH
+        assert [event.error for event in of(RequestEnded, events)] in ([], [None])
+        assert link.core.unfinished == 0
+
     @pytest.mark.parametrize("told_by", ["ready", "pong"])
     def test_what_comes_behind_a_hole_is_not_delivered(self, told_by: str) -> None:
         link = MemoryLink("a")

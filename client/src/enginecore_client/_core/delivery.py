@@ -137,13 +137,13 @@ class Delivery:
         held = set(ready.requests)
         strangers = sorted(held - connection.requests.keys())
         intact = self._compare(connection, ready.outputs_sent, now)
+        waiting, connection.held = connection.held, []
+        for frames in waiting:
+            self._outputs(connection, frames, now)
         lost = [r for r in connection.requests.values() if r.sent and r.internal_id not in held]
         if lost:
             self._lose(connection, lost, "the engine never received it, or its end was lost", now)
         self.cancel(connection, strangers)
-        held, connection.held = connection.held, []
-        for frames in held:
-            self._outputs(connection, frames, now)
         if lost or not intact:
             self._lose_calls(connection)
 
