@@ -1,7 +1,8 @@
 """Write the engine server as one file: python build_zipapp.py SOURCES… TARGET.
 
-The file holds enginecore_server and enginecore_wire as source and nothing else; pyzmq, msgspec,
-aiohttp and prometheus-client are those of the Python that runs it, as vLLM's images have them.
+The file holds enginecore_server, enginecore_curve and enginecore_wire as source and nothing else;
+pyzmq, msgspec, aiohttp and prometheus-client are those of the Python that runs it, as vLLM's images
+have them.
 Equal sources make equal bytes: entries are sorted, dated alike and not compressed.
 """
 
@@ -10,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("enginecore_server", "enginecore_wire")
+PACKAGES = ("enginecore_server", "enginecore_curve", "enginecore_wire")
 OLDEST_DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file knows."""
 

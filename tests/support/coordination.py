@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
 import zmq
+
+from enginecore_curve.keys import KeyPair, connect_curve
 
 ADDRESSES = re.compile(
     r"reports on (\S+), publishes on (\S+), http on \[\('127\.0\.0\.1', (\d+)\)\]"
@@ -28,9 +30,15 @@ class Subscriber:
     """An XSUB that subscribes to all; `received` grows with each `read`."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, ipv6: bool = False
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        ipv6: bool = False,
+        keys: tuple[KeyPair, str] | None = None,
     ) -> None:
         self.socket = context.socket(zmq.XSUB)
+        if keys is not None:
+            connect_curve(self.socket, *keys)
         self.socket.linger = 0
         self.socket.ipv6 = ipv6
         self.socket.connect(address)
@@ -68,14 +76,17 @@ class CoordinatorProcess(NamedTuple):
 
 @contextmanager
 def coordinator_process(
-    report_address: str = "tcp://127.0.0.1:*", publish_address: str = "tcp://127.0.0.1:*"
+    report_address: str = "tcp://127.0.0.1:*",
+    publish_address: str = "tcp://127.0.0.1:*",
+    *,
+    options: Sequence[str] = (),
 ) -> Iterator[CoordinatorProcess]:
     """Start a coordinator, by default on free loopback ports; it is killed at the end."""
     with subprocess.Popen(
         [
             sys.executable, "-m", "enginecore_coordinator", "--http-host", "127.0.0.1",
             "--http-port", "0", "--report-address", report_address,
-            "--publish-address", publish_address,
+            "--publish-address", publish_address, *options,
         ],
         stderr=subprocess.PIPE,
         text=True,

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
+from enginecore_curve.keys import KeyPair, connect_curve
 from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
 from enginecore_wire.control import ControlMessage, Hello, Ping, Ready
 from enginecore_wire.frames import control_type, decode_control, encode_control
@@ -41,6 +42,7 @@ class RawClient:
     Args:
         input_port, output_port: the pod's ports on 127.0.0.1.
         hello: say HELLO on both sockets at once.
+        keys: its own and the pod's public one, for pods with CURVE.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class RawClient:
         identity: bytes | None = None,
         nonce: bytes | None = None,
         receive_hwm: int = 0,
+        keys: tuple[KeyPair, str] | None = None,
     ) -> None:
+        self._keys = keys
         self.identity = identity or os.urandom(16)
         self.nonce = nonce or os.urandom(8)
         self.name = name
@@ -203,5 +207,7 @@ class RawClient:
             (zmq.HEARTBEAT_TTL, 3500),
         ):
             socket.set(option, value)
+        if self._keys is not None:
+            connect_curve(socket, *self._keys)
         socket.connect(f"tcp://127.0.0.1:{port}")
         return socket

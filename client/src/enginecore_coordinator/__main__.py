@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import zmq
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from enginecore_coordinator.addresses import is_address
+from enginecore_coordinator.guard import Guard
 from enginecore_coordinator.http import build_app, build_status
 from enginecore_coordinator.loads import LoadBook
 from enginecore_coordinator.metrics import CoordinatorMetrics, LoadCollector
 from enginecore_coordinator.service import Coordinator
+from enginecore_curve.keys import KeyFileError
 from enginecore_wire.contract import HTTP_PORT, PUBLISH_PORT, REPORT_PORT
 
 logger = logging.getLogger("enginecore_coordinator")
@@ -48,6 +51,8 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
     option("http-host", "", str, "host of the HTTP endpoints; empty: every interface")
     option("http-port", HTTP_PORT, int, "port of the HTTP endpoints; 0: a free one")
     option("max-ranks", MAX_RANKS, int, "ranks from this one on are refused")
+    option("secret-key-file", "", str, "has the secret key for CURVE; empty: no encryption")
+    option("clients-directory", "", str, "has files infer, admin and server of public keys")
     settings = parser.parse_args(argv)
     for name in ("report_address", "publish_address"):
         if not is_address(getattr(settings, name)):
@@ -59,6 +64,8 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> argparse.Name
         parser.error(f"--http-port {settings.http_port}: give a port from 0 to 65535")
     if not 1 <= settings.max_ranks <= 65536:
         parser.error(f"--max-ranks {settings.max_ranks}: give a number from 1 to 65536")
+    if bool(settings.secret_key_file) != bool(settings.clients_directory):
+        parser.error("--secret-key-file and --clients-directory: give both, or none of them")
     return settings
 
 
@@ -67,6 +74,7 @@ async def serve(settings: argparse.Namespace) -> None:
 
     Raises:
         zmq.ZMQError, OSError: an address cannot be bound.
+        KeyFileError: a key cannot be used.
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -75,13 +83,19 @@ async def serve(settings: argparse.Namespace) -> None:
     registry = CollectorRegistry()
     book = LoadBook(settings.max_ranks, loop.time())
     registry.register(LoadCollector(book, loop.time))
-    with zmq.Context() as context:
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        guard = None
+        if settings.secret_key_file:
+            guard = Guard(context, settings.secret_key_file, settings.clients_directory)
+            stack.callback(guard.close)
         coordinator = Coordinator(
             book,
             CoordinatorMetrics(registry),
             context,
             settings.report_address,
             settings.publish_address,
+            None if guard is None else guard.pair,
         )
         addresses = coordinator.report_address, coordinator.publish_address
         app = build_app(registry, lambda: build_status(book, *addresses, loop.time()))
@@ -111,6 +125,9 @@ def main() -> int:
     settings = parse_settings(sys.argv[1:], os.environ)
     try:
         asyncio.run(serve(settings))
+    except KeyFileError as error:
+        logger.error("%s; check --secret-key-file and --clients-directory", error)
+        return 1
     except (zmq.ZMQError, OSError) as error:
         logger.error(
             "cannot listen: %s; check --report-address %s, --publish-address %s, --http-port %d",

@@ -8,8 +8,10 @@ import msgspec
 import zmq
 
 from enginecore_coordinator.addresses import resolve_listening
+from enginecore_coordinator.guard import LOADS, REPORTS
 from enginecore_coordinator.loads import LoadBook, RefusalReason, ReportRefusedError
 from enginecore_coordinator.metrics import CoordinatorMetrics
+from enginecore_curve.keys import KeyPair, serve_curve
 from enginecore_wire.codec import MsgpackDecoder
 from enginecore_wire.coordination import FirstRequest
 from enginecore_wire.handshake import engine_rank
@@ -45,6 +47,7 @@ class Coordinator:
         report_address: where engine servers push, `tcp://host:port`; port `*` takes a free one,
             a name is resolved now.
         publish_address: where clients subscribe, likewise.
+        pair: keys for both sockets; a ZAP handler must be there already. None without CURVE.
 
     Raises:
         zmq.ZMQError, OSError: an address cannot be bound or its name does not resolve; no socket
@@ -58,6 +61,7 @@ class Coordinator:
         context: "zmq.Context[zmq.Socket[bytes]]",
         report_address: str,
         publish_address: str,
+        pair: KeyPair | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._book = book
@@ -67,6 +71,9 @@ class Coordinator:
         self._pull = context.socket(zmq.PULL)
         self._publisher = context.socket(zmq.XPUB)
         self._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        if pair is not None:
+            serve_curve(self._pull, pair, REPORTS)
+            serve_curve(self._publisher, pair, LOADS)
         try:
             self.report_address = _bind(self._pull, report_address)
             self.publish_address = _bind(self._publisher, publish_address)

@@ -63,7 +63,9 @@ class RuntimeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens; port 0 takes a free one (shown in the status).
 
-    `backlog_bytes` may wait for one client that does not read; then it is dropped.
+    `backlog_bytes` may wait for one client that does not read; then it is dropped. With `security`
+    Curve both sockets are encrypted and take the keys listed in `clients_directory`, in files named
+    by role; `secret_key_file` has the server's own secret key.
     """
 
     host: str = "*"
@@ -72,6 +74,9 @@ class TransportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: Port = HTTP_PORT
     max_clients: Annotated[int, msgspec.Meta(ge=1, le=MOST_CLIENTS)] = 64
     backlog_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20
+    security: Literal["Curve", "None"] = "None"
+    secret_key_file: str = ""
+    clients_directory: str = ""
 
 
 class LivenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +90,7 @@ class LivenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All settings of one engine server."""
+    """All settings of one engine server; `coordinator_key` is the coordinator's public key."""
 
     name: str
     model: ModelConfig
@@ -98,6 +103,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     limits: Limits = Limits()
     drain_deadline_seconds: Seconds = 60.0
     coordinator_address: str | None = None
+    coordinator_key: str = ""
 
 
 class EngineFacts(msgspec.Struct, frozen=True, rename="camel"):

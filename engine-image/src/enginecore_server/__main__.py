@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from enginecore_curve.keys import KeyFileError
 from enginecore_server import logs
+from enginecore_server.binding import BindError
 from enginecore_server.child import write_termination_message
 from enginecore_server.config import ConfigError, load_config
 from enginecore_server.engine_link import LinkError
-from enginecore_server.exposed import BindError
 from enginecore_server.model_facts import UnknownModelError, model_inputs
 from enginecore_server.reports import AddressError
 from enginecore_server.server import serve
@@ -42,7 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = model_inputs(config.model, config.runtime)
         gc.freeze()
         return asyncio.run(serve(config, model, registry))
-    except (ConfigError, UnknownModelError, BindError, LinkError, AddressError) as error:
+    except (
+        ConfigError,
+        UnknownModelError,
+        BindError,
+        LinkError,
+        AddressError,
+        KeyFileError,
+    ) as error:
         text = f"enginecore-server: {error}"
         print(text, file=sys.stderr)
         write_termination_message(text.encode())

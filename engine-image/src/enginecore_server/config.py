@@ -8,6 +8,7 @@ import msgspec
 
 from enginecore_wire.contract import CONFIG_ENV, ServerConfig
 from enginecore_wire.layouts import LayoutError, layout_of
+from enginecore_wire.public_keys import is_key
 
 MAX_NUMBER = 2**31 - 1
 """Largest size or count: what engines' 32-bit counters hold."""
@@ -97,7 +98,26 @@ def check_config(config: ServerConfig) -> None:
     ):
         if value is not None and not least <= value <= MAX_NUMBER:
             raise ConfigError(f"{field}: got {value}, allowed: {least} to {MAX_NUMBER}")
+    _check_keys(config)
     _check_texts(config)
+
+
+def _check_keys(config: ServerConfig) -> None:
+    """Hold the settings of CURVE together."""
+    transport = config.transport
+    secured = transport.security == "Curve"
+    key = config.coordinator_key
+    for field, value, wanted in (
+        ("transport.secret_key_file", transport.secret_key_file, secured),
+        ("transport.clients_directory", transport.clients_directory, secured),
+        ("coordinator_key", key, secured and bool(config.coordinator_address)),
+    ):
+        if wanted and not value:
+            raise ConfigError(f"{field}: must not be empty with transport.security Curve")
+        if value and not secured:
+            raise ConfigError(f"{field}: given, allowed: only with transport.security Curve")
+    if key and not is_key(key):
+        raise ConfigError("coordinator_key: expected a public key, 40 characters of Z85")
 
 
 def _check_texts(config: ServerConfig) -> None:
@@ -107,6 +127,8 @@ def _check_texts(config: ServerConfig) -> None:
         "runtime.command": config.runtime.command,
         "runtime.args": config.runtime.args,
         "transport.host": [config.transport.host],
+        "transport.secret_key_file": [config.transport.secret_key_file],
+        "transport.clients_directory": [config.transport.clients_directory],
     }
     for field, values in texts.items():
         if any("\0" in value for value in values):

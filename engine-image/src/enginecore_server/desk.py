@@ -18,31 +18,28 @@ from enginecore_server.admission import (
     unknown_type,
 )
 from enginecore_server.engine_link import EngineLink
+from enginecore_server.entrance import Entrance
 from enginecore_server.exposed import ExposedSockets, Payload, payload
 from enginecore_server.logs import note
-from enginecore_server.sessions import Greeting, Session, Side
+from enginecore_server.monitors import Refusal
+from enginecore_server.sessions import Session, Side
 from enginecore_server.state import ServerState
 from enginecore_wire.codec import Buffer
 from enginecore_wire.control import (
     ControlMessage,
-    Hello,
     Phase,
     Ping,
     Reject,
     RejectCode,
-    Replaced,
     Unknown,
 )
 from enginecore_wire.frames import decode_control, encode_control
-from enginecore_wire.layouts import Layout
 from enginecore_wire.requests import RequestType, UtilityCall
-from enginecore_wire.version import PROTOCOL_MINIMUM, PROTOCOL_VERSION, agree
+from enginecore_wire.utility import Role
 
 HELLO: Final = b"\x80"
 PING: Final = b"\x82"
 BYE: Final = b"\x89"
-NONCE_BYTES: Final = 8
-NAME_CHARACTERS: Final = 128
 FENCE_METHOD: Final = "is_scheduler_paused"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -59,12 +56,20 @@ class ClientDesk:
     Args:
         state: the books.
         link: the engine; used once it is ready.
+        role_of: says what a public key allows, None if it may not be here.
     """
 
-    def __init__(self, state: ServerState, link: EngineLink) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        link: EngineLink,
+        role_of: Callable[[str], Role | None] = lambda _key: Role.ADMIN,
+    ) -> None:
         self._state = state
         self._link = link
+        self._role_of = role_of
         self._exposed: ExposedSockets | None = None
+        self._entrance = Entrance(state, lambda: self.exposed, role_of, self.welcome)
         self._handlers: dict[bytes, _Handler] = {
             RequestType.ADD: self._add,
             RequestType.ABORT: self._abort,
@@ -87,12 +92,15 @@ class ClientDesk:
         """Handle one message of a client."""
         kind = frames[0].bytes
         if kind == HELLO:
-            self._hello(side, identity, frames)
+            self._entrance.hello(side, identity, frames)
             return
         session = self._state.book.find(identity)
         if session is None:
             if kind != BYE:
-                self._stranger(identity, Unknown(type=kind[0] if kind else 0))
+                self._entrance.tell_stranger(identity, Unknown(type=kind[0] if kind else 0))
+            return
+        if session.key and self.exposed.key_of(frames[0]) != session.key:
+            self._entrance.turn_away(side, session, frames[0])
             return
         handler = self._handlers.get(kind) if side is Side.INPUT else None
         if handler is None:
@@ -104,11 +112,21 @@ class ClientDesk:
 
     def client_disconnected(self, side: Side, fd: int) -> None:
         """Start the grace time of a client whose connection broke."""
-        self._state.book.disconnected(side, fd, time.monotonic())
+        self._entrance.disconnected(side, fd)
 
-    def connection_refused(self) -> None:
+    def connection_refused(self, side: Side, reason: Refusal) -> None:
         """Count a connection that failed its handshake."""
-        self._state.tally.refused_connections += 1
+        self._entrance.refused(side, reason)
+
+    def keys_changed(self) -> None:
+        """Hold every client to what its key allows now; one that may not be here is cut off."""
+        for session in self._state.book.sessions():
+            role = self._role_of(session.key)
+            if role is None:
+                self.exposed.cut(session)
+                self.end_session(session, "its key may not connect any more")
+            else:
+                session.role = role
 
     def client_too_slow(self, session: Session) -> None:
         """Give up a client that does not read; its connections are cut."""
@@ -164,43 +182,6 @@ class ClientDesk:
         """Ask the engine for the reply that shows that an abort is done."""
         call = UtilityCall(slot, call_id, FENCE_METHOD, [])
         self._link.send(RequestType.UTILITY, _ENCODER.encode(call))
-
-    def _hello(self, side: Side, identity: bytes, frames: list[zmq.Frame]) -> None:
-        hello = self._read_hello(identity, frames)
-        if hello is None:
-            return
-        protocol = agree(hello.protocol, hello.protocol_minimum)
-        layout = self._state.dialect.layout
-        if protocol is None or layout not in hello.layouts:
-            self._stranger(identity, _mismatch(hello, layout))
-            return
-        fd = self.exposed.connection_of(side, frames[0])
-        name = hello.name[:NAME_CHARACTERS]
-        greeting = self._state.book.hello(side, identity, hello.nonce, name, fd, protocol)
-        if greeting is Greeting.CONFLICT:
-            self._stranger(identity, Replaced("this routing id is another client's"))
-        elif greeting is Greeting.ENDED:
-            self._stranger(identity, Replaced("this session was given up; open a new pair"))
-        elif greeting is Greeting.FULL:
-            self._stranger(identity, _no_slot(self._state.config.transport.max_clients))
-        elif greeting is not Greeting.INCOMPLETE:
-            session = self._state.book.find(identity)
-            assert session is not None
-            if greeting is Greeting.OPENED:
-                _log.info("client %r has slot %d", session.name, session.slot)
-            self.exposed.flush(session)
-            self.welcome(session)
-
-    def _read_hello(self, identity: bytes, frames: list[zmq.Frame]) -> Hello | None:
-        problem = f"hello: expected a nonce of {NONCE_BYTES} bytes"
-        try:
-            hello = decode_control([frame.bytes for frame in frames])
-            if isinstance(hello, Hello) and len(hello.nonce) == NONCE_BYTES:
-                return hello
-        except msgspec.DecodeError as error:
-            problem = f"hello: {error}"
-        self._stranger(identity, Reject(code=RejectCode.INVALID_REQUEST, message=problem))
-        return None
 
     def _add(self, session: Session, frames: list[zmq.Frame]) -> None:
         phase = self._state.phases.phase
@@ -295,36 +276,8 @@ class ClientDesk:
         )
         self.tell(session, reject)
 
-    def _stranger(self, identity: bytes, message: ControlMessage) -> None:
-        if isinstance(message, Reject):
-            self._state.tally.rejected[message.code] += 1
-        self.exposed.send_stranger(identity, encode_control(message))
-
 
 def _payloads(frames: list[zmq.Frame]) -> tuple[list[Payload], list[Buffer]]:
     """Return what follows the type byte, as it is sent on and as it is read."""
     payloads = [payload(frame) for frame in frames[1:]]
     return payloads, [part if isinstance(part, bytes) else part.buffer for part in payloads]
-
-
-def _mismatch(hello: Hello, layout: Layout) -> Reject:
-    layouts = ", ".join(name[:16] for name in hello.layouts[:16])
-    return Reject(
-        code=RejectCode.PROTOCOL_MISMATCH,
-        message=(
-            f"client speaks protocol {hello.protocol_minimum} to {hello.protocol}, layouts "
-            f"{layouts or 'none'}; this pod protocol {PROTOCOL_MINIMUM} to "
-            f"{PROTOCOL_VERSION}, "
-            f"layout {layout}; use matching releases"
-        ),
-    )
-
-
-def _no_slot(max_clients: int) -> Reject:
-    return Reject(
-        code=RejectCode.TOO_MANY_CLIENTS,
-        message=(
-            f"all {max_clients} client slots are taken (transport.max_clients); close a client "
-            "or use another engine"
-        ),
-    )

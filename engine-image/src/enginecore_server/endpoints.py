@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from enginecore_server.exposed import BindError
+from enginecore_server.binding import BindError
 from enginecore_server.phases import ENDED
 from enginecore_wire.contract import (
     DRAIN_PATH,

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import zmq
 
-from enginecore_server.monitors import ConnectionMonitor
+from enginecore_server.monitors import ConnectionMonitor, Refusal
 from enginecore_server.readers import BURST, SocketReader
 from enginecore_wire.handshake import EngineAddresses
 
@@ -226,5 +226,5 @@ def _peer_pid(fd: int) -> int | None:
     return pid if pid > 0 else None
 
 
-def _ignore() -> None:
+def _ignore(_reason: Refusal) -> None:
     """A stranger on the loopback failed its handshake; nothing follows from it."""

@@ -6,11 +6,13 @@ import errno
 import os
 import socket as sockets
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import zmq
 
-from enginecore_server.monitors import ConnectionMonitor
+from enginecore_curve.keys import KeyPair, serve_curve
+from enginecore_server.binding import BindError, bind
+from enginecore_server.monitors import ConnectionMonitor, Refusal
 from enginecore_server.readers import BURST, SocketReader
 from enginecore_server.sessions import Session, Side
 from enginecore_wire.contract import TransportConfig
@@ -23,14 +25,14 @@ _LAST: Final = int(zmq.NOBLOCK)
 _COPIED_BYTES: Final = 65536
 _SLACK_BYTES: Final = 1 << 20
 _FLUSH_SECONDS: Final = 0.005
+_SETTLE_SECONDS: Final = 0.02
+"""The monitor tells of a broken connection a little before ZMQ takes it away; clients wait 0.1 s
+before they connect again."""
+
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, 1000), (zmq.HEARTBEAT_TIMEOUT, 2500),
                      (zmq.HEARTBEAT_TTL, 3500), (zmq.HANDSHAKE_IVL, 2000), (zmq.BACKLOG, 1024),
                      (zmq.IPV6, 1), (zmq.ROUTER_HANDOVER, 1), (zmq.ROUTER_MANDATORY, 1),
                      (zmq.SNDHWM, _SEND_HWM))  # fmt: skip
-
-
-class BindError(Exception):
-    """An exposed address cannot be bound; the text names the field."""
 
 
 class ClientListener(Protocol):
@@ -42,8 +44,9 @@ class ClientListener(Protocol):
     def client_disconnected(self, side: Side, fd: int) -> None:
         """A connection broke."""
 
-    def connection_refused(self) -> None:
-        """Something that is no ZMQ peer, or not allowed, tried to connect."""
+    def connection_refused(self, side: Side, reason: Refusal) -> None:
+        """Something that is no ZMQ peer, or not allowed, tried to connect; that it disconnected
+        is told next."""
 
     def client_too_slow(self, session: Session) -> None:
         """More waits for a client than may wait."""
@@ -58,6 +61,7 @@ class ExposedSockets:
         frame_bytes: frames a little larger still arrive, to be refused politely; a peer
             that sends a much larger one is disconnected.
         listener: told what comes.
+        pair: the server's keys; None for sockets without CURVE, which take anybody.
 
     Raises:
         BindError: an address is taken or not this host's.
@@ -69,19 +73,26 @@ class ExposedSockets:
         transport: TransportConfig,
         frame_bytes: int,
         listener: ClientListener,
+        pair: KeyPair | None = None,
     ) -> None:
         self._listener = listener
+        self._secured = pair is not None
         self._input = self._socket(context, 2 * frame_bytes + _SLACK_BYTES)
         self._output = self._socket(context, _SLACK_BYTES)
         self._input.set(zmq.RCVHWM, 10000)
         self._output.set(zmq.RCVHWM, 1000)
+        if pair is not None:
+            for side, socket in ((Side.INPUT, self._input), (Side.OUTPUT, self._output)):
+                serve_curve(socket, pair, side.value.encode())
+                # A name stays with whoever is connected under it: nobody else gets its stream.
+                socket.set(zmq.ROUTER_HANDOVER, 0)
         self._monitors = {
             Side.INPUT: self._monitor(self._input, Side.INPUT),
             Side.OUTPUT: self._monitor(self._output, Side.OUTPUT),
         }
         try:
-            self.input_port = _bind(self._input, transport.host, transport.input_port, "input_port")
-            self.output_port = _bind(
+            self.input_port = bind(self._input, transport.host, transport.input_port, "input_port")
+            self.output_port = bind(
                 self._output, transport.host, transport.output_port, "output_port"
             )
         except BindError:
@@ -107,7 +118,7 @@ class ExposedSockets:
             rest: the other frames.
         """
         session.outputs_sent += 1
-        if rest or session.backlog or not isinstance(body, bytes):
+        if rest or session.backlog or session.held or not isinstance(body, bytes):
             self._send_or_queue(session, [body, *map(payload, rest)])
             return
         try:
@@ -127,16 +138,22 @@ class ExposedSockets:
         with contextlib.suppress(zmq.ZMQError):
             self._transmit(identity, frames)
 
-    def connection_of(self, side: Side, frame: zmq.Frame) -> int:
-        """Return the fd over which a message came. fds are reused, so what the monitor knows
-        of closed ones is handled first."""
-        self._monitors[side].drain()
-        return int(frame.get("__fd"))
+    def connection_of(self, side: Side, frame: zmq.Frame) -> int | None:
+        """Return the fd over which a message came, or None if that connection is closed. fds are
+        reused, so what the monitor knows of closed ones is handled first."""
+        monitor = self._monitors[side]
+        monitor.drain()
+        fd = int(frame.get("__fd"))
+        return fd if monitor.stands(fd) else None
+
+    def key_of(self, frame: zmq.Frame) -> str:
+        """Return the public key of whoever sent a message; "" without CURVE."""
+        return str(frame.get("User-Id")) if self._secured else ""
 
     def flush(self, session: Session) -> None:
         """Send what waits for a client, as far as its connection takes it."""
         backlog = session.backlog
-        while backlog:
+        while backlog and not session.held:
             try:
                 self._transmit(session.identity, backlog[0])
             except zmq.ZMQError as error:
@@ -147,10 +164,21 @@ class ExposedSockets:
 
     def cut(self, session: Session) -> None:
         """Break a client's connections."""
+        for monitor in self._monitors.values():
+            monitor.drain()
         for fd in session.fds.values():
-            if fd is not None:
-                with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as peer:
-                    peer.shutdown(sockets.SHUT_RDWR)
+            self.cut_connection(fd)
+
+    def cut_connection(self, fd: int | None) -> None:
+        """Break a connection, which was seen standing just now."""
+        if fd is not None:
+            with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as peer:
+                peer.shutdown(sockets.SHUT_RDWR)
+
+    def settle(self) -> None:
+        """Have ZMQ forget a broken connection soon: until its end was read, its name is taken."""
+        for reader in self._readers:
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, reader.poke)
 
     def poke(self) -> None:
         """Handle what missed its wake-up."""
@@ -183,7 +211,7 @@ class ExposedSockets:
             socket,
             lambda _fd, _endpoint: None,
             lambda fd: self._listener.client_disconnected(side, fd),
-            self._listener.connection_refused,
+            lambda reason: self._listener.connection_refused(side, reason),
         )
 
     def _close_monitors(self) -> None:
@@ -205,7 +233,7 @@ class ExposedSockets:
         return True
 
     def _send_or_queue(self, session: Session, frames: list[Payload]) -> None:
-        if session.backlog:
+        if session.backlog or session.held:
             self._append(session, frames)
             return
         try:
@@ -245,22 +273,6 @@ class ExposedSockets:
         waiting, self._waiting = self._waiting, {}
         for session in waiting.values():
             self.flush(session)
-
-
-def _bind(socket: "zmq.Socket[bytes]", host: str, port: int, field: str) -> int:
-    literal = f"[{host}]" if ":" in host else host
-    try:
-        socket.bind(f"tcp://{literal}:{port}")
-    except zmq.ZMQError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            what = "is in use" if error.errno == errno.EADDRINUSE else "is not allowed"
-            raise BindError(f"transport.{field}: port {port} on {host} {what}") from error
-        raise BindError(
-            f"transport.host: cannot listen on {host}: {error.strerror}; give a name or IP "
-            "address of this host without brackets, or *"
-        ) from error
-    endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
-    return int(endpoint.rpartition(b":")[2])
 
 
 def payload(frame: zmq.Frame) -> Payload:

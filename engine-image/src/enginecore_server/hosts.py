@@ -6,7 +6,7 @@ import socket as sockets
 
 import msgspec
 
-from enginecore_server.exposed import BindError
+from enginecore_server.binding import BindError
 from enginecore_wire.contract import ServerConfig
 
 EVERY_INTERFACE = "*"

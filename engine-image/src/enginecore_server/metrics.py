@@ -124,6 +124,14 @@ class ServerCollector(Collector):
         for reason, count in tally.rejected.items():
             rejected.add_metric([*self._labels, reason], count)
         yield rejected
+        refused = CounterMetricFamily(
+            "enginecore_server_refused_connections",
+            "Connections that never had a session, by reason.",
+            labels=(*_LABELS, "reason"),
+        )
+        for reason, count in tally.refused_connections.items():
+            refused.add_metric([*self._labels, reason], count)
+        yield refused
         yield self._histogram(
             "enginecore_server_relay_latency_seconds",
             "From reading an engine message to handing it to the client's socket.",
@@ -136,7 +144,7 @@ class ServerCollector(Collector):
             ("foreign_aborts", "Aborts of other clients' requests.", tally.foreign_aborts),
             ("vanished_clients", "Clients dropped after their grace.", tally.vanished_clients),
             ("slow_clients", "Clients dropped for not reading.", tally.slow_clients),
-            ("refused_connections", "Failed ZMQ handshakes.", tally.refused_connections),
+            ("impostors", "Messages under another key's routing id.", tally.impostors),
         ):
             counter = CounterMetricFamily(f"enginecore_server_{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, count)

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import zmq
 
+from enginecore_curve.keys import KeyPair, connect_curve
 from enginecore_wire.outputs import EngineCoreOutputs, SchedulerStats
 
 _RESOLVE_AGAIN_SECONDS: Final = 3.0
@@ -83,13 +84,21 @@ class CoordinatorReports:
         context: owns the socket.
         address: `tcp://host:port`; the name is resolved again when nobody takes the reports.
         rank: index of this engine.
+        keys: the server's own, and the coordinator's public one; None without CURVE.
 
     Raises:
         AddressError: the address is none.
     """
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, rank: int) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        rank: int,
+        keys: tuple[KeyPair, str] | None = None,
+    ) -> None:
         self._context = context
+        self._keys = keys
         self._host, self._port = split_address(address)
         self._rank = rank
         self._socket: zmq.Socket[bytes] | None = None
@@ -137,6 +146,8 @@ class CoordinatorReports:
         self._socket = self._context.socket(zmq.PUSH)
         for option, value in _OPTIONS:
             self._socket.set(option, value)
+        if self._keys is not None:
+            connect_curve(self._socket, *self._keys)
         self._socket.connect(endpoint)
 
 

@@ -17,6 +17,7 @@ from enginecore_server import replies
 from enginecore_server.child import ChildStartError, EngineChild, write_termination_message
 from enginecore_server.command import engine_command, engine_environment
 from enginecore_server.desk import ClientDesk
+from enginecore_server.door import make_door
 from enginecore_server.drain import Drain
 from enginecore_server.endpoints import Endpoints
 from enginecore_server.engine_link import EngineLink
@@ -62,6 +63,7 @@ class EngineServer:
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
+        KeyFileError: a key of the settings cannot be used.
     """
 
     def __init__(
@@ -84,16 +86,18 @@ class EngineServer:
                 self._context, config.transport.max_clients + 1, self._supervisor
             )
             undo.callback(self._link.close)
-            self._desk = ClientDesk(self._state, self._link)
+            self._door = make_door(self._context, config.transport)
+            undo.callback(self._door.close)
+            self._desk = ClientDesk(self._state, self._link, self._door.role_of)
             self._exposed = ExposedSockets(
-                self._context, config.transport, config.limits.frame_bytes, self._desk
+                self._context,
+                config.transport,
+                config.limits.frame_bytes,
+                self._desk,
+                self._door.pair,
             )
             undo.callback(self._exposed.close, 0)
-            self._reports = (
-                CoordinatorReports(self._context, config.coordinator_address, config.rank)
-                if config.coordinator_address
-                else None
-            )
+            self._reports = self._make_reports()
             undo.pop_all()
         self._desk.open(self._exposed)
         self._relay = OutputRelay(
@@ -113,6 +117,13 @@ class EngineServer:
         )
         self._http_port = 0
         self._swept = 0.0
+
+    def _make_reports(self) -> CoordinatorReports | None:
+        config, pair = self._config, self._door.pair
+        if not config.coordinator_address:
+            return None
+        keys = None if pair is None else (pair, config.coordinator_key)
+        return CoordinatorReports(self._context, config.coordinator_address, config.rank, keys)
 
     def status(self) -> ServerStatus:
         """Return the status document."""
@@ -181,6 +192,8 @@ class EngineServer:
             self._swept = now
             self._link.poke()
             self._exposed.poke()
+            if self._door.follow():
+                self._desk.keys_changed()
 
     def _publish_load(self, now: float) -> None:
         stats = self._state.load.current(self._state.in_flight)
@@ -225,6 +238,7 @@ class EngineServer:
         failed = self._state.phases.phase is not Phase.STOPPED
         await self._flush()
         self._supervisor.close()
+        self._door.close()
         self._exposed.close(LINGER_SECONDS)
         await self._child.stop(DEAD_ENGINE_STOP_SECONDS if failed else ENGINE_STOP_SECONDS)
         self._link.close()
@@ -248,6 +262,7 @@ async def serve(config: ServerConfig, model: ModelInputs, registry: CollectorReg
 
     Raises:
         BindError, LinkError, AddressError: an address of the settings cannot be used.
+        KeyFileError: a key of the settings cannot be used.
     """
     listening = resolve_listening(config)
     return await EngineServer(listening, model, os.environ, registry).run()

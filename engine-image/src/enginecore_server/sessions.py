@@ -6,7 +6,7 @@ Books only: no sockets, no clock of their own. A session is a routing id with a 
 
 from collections import OrderedDict, deque
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from enginecore_wire.utility import Role
 
@@ -28,8 +28,20 @@ class Greeting(Enum):
     OPENED = "opened"
     REPEATED = "repeated"
     CONFLICT = "conflict"
+    FOREIGN = "foreign"
     ENDED = "ended"
     FULL = "full"
+
+
+class Holder(NamedTuple):
+    """Whose a connection is: its public key ("" without CURVE) and what that allows."""
+
+    key: str
+    role: Role
+
+
+ANYBODY: Final = Holder("", Role.ADMIN)
+"""Who connects where there are no keys."""
 
 
 class Request:
@@ -63,7 +75,8 @@ class Session:
     """One client: its slot, its unfinished work, and messages that wait for its connection.
 
     `outputs_sent` counts engine messages; `broken_at` is when its first connection broke; `ended`
-    says that it was given up.
+    says that it was given up. `held` says that nothing may be sent until HELLO comes on the output
+    socket: whoever is connected there under the routing id has not shown its key.
     """
 
     __slots__ = (
@@ -73,7 +86,9 @@ class Session:
         "calls",
         "ended",
         "fds",
+        "held",
         "identity",
+        "key",
         "name",
         "nonce",
         "outputs_sent",
@@ -83,19 +98,23 @@ class Session:
         "slot",
     )
 
-    def __init__(self, identity: bytes, nonce: bytes, name: str, slot: int, protocol: int) -> None:
+    def __init__(
+        self, identity: bytes, nonce: bytes, name: str, slot: int, protocol: int, holder: Holder
+    ) -> None:
         self.identity = identity
         self.nonce = nonce
         self.name = name
         self.slot = slot
         self.protocol = protocol
-        self.role = Role.ADMIN
+        self.key = holder.key
+        self.role = holder.role
         self.requests: dict[str, Request] = {}
         self.calls: set[int] = set()
         self.outputs_sent = 0
         self.fds: dict[Side, int | None] = {}
         self.broken_at: float | None = None
         self.ended = False
+        self.held = False
         self.backlog: deque[list[Any]] = deque()
         self.backlog_bytes = 0
 
@@ -117,7 +136,7 @@ class SessionBook:
         self._sessions: dict[bytes, Session] = {}
         self._by_slot: dict[int, Session] = {}
         self._free = deque(range(1, max_clients + 1))
-        self._pending: OrderedDict[bytes, tuple[bytes, dict[Side, int]]] = OrderedDict()
+        self._pending: OrderedDict[bytes, tuple[bytes, str, dict[Side, int]]] = OrderedDict()
         self._ended: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._owners: dict[tuple[Side, int], bytes] = {}
 
@@ -137,27 +156,37 @@ class SessionBook:
         return self._by_slot.get(slot)
 
     def hello(
-        self, side: Side, identity: bytes, nonce: bytes, name: str, fd: int, protocol: int
+        self,
+        side: Side,
+        identity: bytes,
+        nonce: bytes,
+        name: str,
+        fd: int,
+        protocol: int,
+        holder: Holder = ANYBODY,
     ) -> Greeting:
-        """Take a HELLO that came on `side` over the connection `fd`."""
+        """Take a HELLO that came on `side` over the connection `fd` of `holder`."""
+        session = self._sessions.get(identity)
+        if session is not None and session.key != holder.key:
+            return Greeting.FOREIGN
         if (identity, nonce) in self._ended:
             return Greeting.ENDED
-        session = self._sessions.get(identity)
         if session is not None:
             if session.nonce != nonce:
                 return Greeting.CONFLICT
             self._owners[side, fd] = identity
             session.fds[side] = fd
+            session.held = session.held and side is not Side.OUTPUT
             if not session.connected:
                 return Greeting.INCOMPLETE
             session.broken_at = None
             return Greeting.REPEATED
         self._owners[side, fd] = identity
-        known_nonce, sides = self._pending.get(identity, (nonce, {}))
-        if known_nonce != nonce:
+        known_nonce, known_key, sides = self._pending.get(identity, (nonce, holder.key, {}))
+        if (known_nonce, known_key) != (nonce, holder.key):
             sides = {}
         sides[side] = fd
-        self._pending[identity] = (nonce, sides)
+        self._pending[identity] = (nonce, holder.key, sides)
         if len(self._pending) > _PENDING_KEPT:
             self._pending.popitem(last=False)
         if len(sides) < len(Side):
@@ -165,11 +194,15 @@ class SessionBook:
         if not self._free:
             return Greeting.FULL
         del self._pending[identity]
-        session = Session(identity, nonce, name, self._free.popleft(), protocol)
+        session = Session(identity, nonce, name, self._free.popleft(), protocol, holder)
         session.fds.update(sides)
         self._sessions[identity] = session
         self._by_slot[session.slot] = session
         return Greeting.OPENED
+
+    def knows(self, side: Side, fd: int) -> bool:
+        """Say whether a connection has said HELLO."""
+        return (side, fd) in self._owners
 
     def disconnected(self, side: Side, fd: int, now: float) -> Session | None:
         """Note that a connection broke; return the session that it belonged to, if any."""
@@ -177,12 +210,13 @@ class SessionBook:
         if identity is None:
             return None
         pending = self._pending.get(identity)
-        if pending is not None and pending[1].get(side) == fd:
+        if pending is not None and pending[2].get(side) == fd:
             del self._pending[identity]
         session = self._sessions.get(identity)
         if session is None or session.fds.get(side) != fd:
             return None
         session.fds[side] = None
+        session.held = session.held or side is Side.OUTPUT
         if session.broken_at is None:
             session.broken_at = now
         return session

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from enginecore_server.monitors import Refusal
 from enginecore_wire.control import RejectCode
 from enginecore_wire.outputs import FinishReason
 
@@ -85,4 +86,5 @@ class Tally:
         self.vanished_clients = 0
         self.slow_clients = 0
         self.unreadable_outputs = 0
-        self.refused_connections = 0
+        self.impostors = 0
+        self.refused_connections: Counter[str] = Counter({str(why): 0 for why in Refusal})

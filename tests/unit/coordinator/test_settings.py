@@ -10,6 +10,8 @@ DEFAULTS = {
     "http_host": "",
     "http_port": 8080,
     "max_ranks": 1024,
+    "secret_key_file": "",
+    "clients_directory": "",
 }
 
 
@@ -45,6 +47,8 @@ def test_option_wins_over_variable_and_variable_over_default(
         (["--report-address", "tcp://*:70000"], {}, "--report-address tcp://*:70000"),
         (["--report-address", ""], {}, "--report-address"),
         (["--publish-address", "ipc:///x"], {}, "--publish-address"),
+        (["--secret-key-file", "x"], {}, "--secret-key-file and --clients-directory"),
+        (["--clients-directory", "x"], {}, "--secret-key-file and --clients-directory"),
         (["--publish-address", "tcp://h:\u00b2"], {}, "--publish-address"),
     ],
 )

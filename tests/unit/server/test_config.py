@@ -9,6 +9,7 @@ import pytest
 from enginecore_server.config import ConfigError, load_config, parse_config
 from enginecore_wire.contract import CONFIG_ENV
 
+CURVE = {"security": "Curve", "secret_key_file": "x", "clients_directory": "y"}
 GOOD: dict[str, Any] = {"name": "smollm-0", "model": {"path": "/models/smollm"}}
 
 
@@ -33,6 +34,16 @@ def test_defaults_are_those_of_the_contract() -> None:
         ({"rank": -1}, "rank"),
         ({"rank": 65536}, "rank"),
         ({"runtime": {"type": "sglang"}}, "runtime.type"),
+        ({"transport": {"security": "Tls"}}, "transport.security"),
+        ({"transport": {"security": "Curve"}}, "transport.secret_key_file"),
+        (
+            {"transport": {"security": "Curve", "secret_key_file": "x"}},
+            "transport.clients_directory",
+        ),
+        ({"transport": {"clients_directory": "x"}}, "transport.clients_directory"),
+        ({"transport": CURVE, "coordinator_address": "tcp://h:1"}, "coordinator_key"),
+        ({"transport": CURVE, "coordinator_key": "x"}, "coordinator_key"),
+        ({"coordinator_key": "x"}, "coordinator_key"),
         ({"runtime": {"type": "custom"}}, "runtime.command"),
         ({"runtime": {"type": "vllm", "version": "0.9.0"}}, "runtime.version"),
         ({"runtime": {"type": "vllm", "version": "latest"}}, "runtime.version"),

@@ -5,7 +5,7 @@ import socket
 import msgspec
 import pytest
 
-from enginecore_server.exposed import BindError
+from enginecore_server.binding import BindError
 from enginecore_server.hosts import resolve_listening
 from enginecore_wire.contract import TransportConfig
 from support.pod import stub_config

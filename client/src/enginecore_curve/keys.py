@@ -1,0 +1,67 @@
+"""Key pairs in files, and sockets that use them."""
+
+import os
+from typing import Final, NamedTuple
+
+import zmq
+
+from enginecore_wire.public_keys import KEY_CHARACTERS, is_key
+
+_MOST_BYTES: Final = 1 << 10
+
+
+class KeyFileError(ValueError):
+    """A key, or a file of keys, cannot be used; the text names the file and the remedy."""
+
+
+class KeyPair(NamedTuple):
+    """Both keys of one party; `secret` is never shown."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public})"
+
+
+def new_key_pair() -> KeyPair:
+    """Return a key pair that nobody else has."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode(), secret.decode())
+
+
+def read_key_pair(path: str | os.PathLike[str]) -> KeyPair:
+    """Return the key pair whose secret key a file holds.
+
+    Raises:
+        KeyFileError: the file cannot be read or holds no key.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise KeyFileError(f"cannot read the secret key in {path}: {reason}") from error
+    if not is_key(text):
+        raise KeyFileError(
+            f"{path} holds no secret key: expected {KEY_CHARACTERS} characters of Z85, as "
+            "zmq.curve_keypair() makes them"
+        )
+    return KeyPair(zmq.curve_public(text.encode()).decode(), text)
+
+
+def serve_curve(socket: "zmq.Socket[bytes]", pair: KeyPair, domain: bytes) -> None:
+    """Have a socket that is not bound yet take nobody whom the ZAP handler does not let in; it is
+    asked with the name `domain`."""
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
+    # Without these, libzmq lets everybody in where no handler answers.
+    socket.setsockopt(zmq.ZAP_DOMAIN, domain)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def connect_curve(socket: "zmq.Socket[bytes]", pair: KeyPair, server_key: str) -> None:
+    """Have a socket that is not connected yet speak only to the holder of `server_key`'s secret."""
+    socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, pair.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
