@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 PACKAGES := client engine-image operator
 INPUTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
 TIERS := api chart e2e model
-SUITES := tests/unit tests/fuzz tests/contract tests/api tests/chart tests/e2e
+SUITES := tests/unit tests/fuzz tests/contract tests/chaos tests/api tests/chart tests/e2e
 DEVCLUSTER := PYTHONPATH=tests $(BIN)/python -m devcluster
 
 .PHONY: help env demo demo-down images tiers test soak test-unit test-vllm lint format verify generate bench lock
@@ -67,7 +67,7 @@ lint: $(STAMP) ## Style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=tests $(BIN)/mypy --explicit-package-bases tests/bench
+	MYPYPATH=tests $(BIN)/mypy --explicit-package-bases tests/bench tests/chaos
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## Rewrite sources in the house format

@@ -1,0 +1,111 @@
+"""One run: a cluster, clients under way, faults as a seed has them, and a verdict."""
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from chaos.checker import Histories, Verdict, judge
+from chaos.cluster import Cluster
+from chaos.crowd import Crowd
+from chaos.faults import KILLS, Fault, schedule
+from chaos.journal import read_journal
+from support.eventually import eventually
+
+RANKS: Final = 3
+CLIENTS: Final = 4
+LOOK_SECONDS: Final = 0.05
+BEGIN_SECONDS: Final = 60.0
+
+
+class Report(NamedTuple):
+    """What happened in a run."""
+
+    seed: int
+    faults: Counter[str]
+    verdict: Verdict
+
+    @property
+    def kills(self) -> int:
+        """Return how many faults were kills."""
+        return sum(self.faults[kind] for kind in KILLS)
+
+    def lines(self) -> list[str]:
+        """Return the report, to be read."""
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
+        endings = ", ".join(f"{count} {how}" for how, count in self.verdict.endings.most_common())
+        return [
+            f"seed {self.seed}: {self.faults.total()} faults, {self.kills} of them kills: {faults}",
+            f"{self.verdict.endings.total()} requests: {endings}",
+            *self.verdict.violations,
+        ]
+
+
+class Timeline:
+    """What is to be done, and when."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._order = count()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+
+    def at(self, seconds: float, action: Callable[[], None]) -> None:
+        """Have something done so many seconds after the beginning."""
+        heapq.heappush(self._due, (self._begin + seconds, next(self._order), action))
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Have something done so many seconds from now."""
+        self.at(time.monotonic() - self._begin + seconds, action)
+
+    def run(self, keep: Callable[[], None]) -> None:
+        """Do all of it; `keep` is called all the while."""
+        while self._due:
+            keep()
+            if self._due[0][0] <= time.monotonic():
+                heapq.heappop(self._due)[2]()
+            else:
+                time.sleep(LOOK_SECONDS)
+
+
+def run(seconds: float, seed: int, directory: Path) -> Report:
+    """Have things go wrong for `seconds`; return what came of it.
+
+    Raises:
+        AssertionError: processes do not end, or pods do not come to rest, when all is well again.
+    """
+    faults = schedule(Random(seed), seconds, RANKS)
+    with (
+        Cluster(directory, RANKS) as cluster,
+        Crowd(directory, cluster.addresses, seed, CLIENTS) as crowd,
+    ):
+        cluster.wait_ready()
+        eventually(crowd.began, "every client has had an answer", deadline=BEGIN_SECONDS)
+        timeline = Timeline()
+
+        def suffer(fault: Fault) -> None:
+            if fault.kind == "client":
+                crowd.kill(fault.rank)
+            else:
+                cluster.suffer(fault, timeline.later)
+
+        for fault in faults:
+            timeline.at(fault.at, partial(suffer, fault))
+
+        def keep() -> None:
+            cluster.keep()
+            crowd.keep()
+
+        timeline.run(keep)
+        crowd.stop()
+        cluster.settle()
+        histories = Histories(
+            {name: read_journal(file) for name, file in crowd.journals().items()},
+            {name: read_journal(file) for name, file in cluster.journals().items()},
+            frozenset(crowd.killed),
+        )
+    return Report(seed, Counter(fault.kind for fault in faults), judge(histories))
