@@ -41,6 +41,7 @@ class Pod:
     Args:
         config: the server's settings; ports 0 take free ones.
         program: what starts the server; the installed package unless another is named.
+        host: the IP address at which it can be reached.
         environment: variables beside those of this process.
     """
 
@@ -49,9 +50,11 @@ class Pod:
         config: ServerConfig,
         *,
         program: Sequence[str] = (sys.executable, "-m", "enginecore_server"),
+        host: str = "127.0.0.1",
         **environment: str,
     ) -> None:
         self.config = config
+        self._host = host
         self.log: list[str] = []
         self._directory = tempfile.TemporaryDirectory(prefix="pod-")
         file = Path(self._directory.name) / "config.json"
@@ -79,12 +82,12 @@ class Pod:
     @property
     def input_address(self) -> str:
         """Where requests go."""
-        return f"tcp://127.0.0.1:{self.input_port}"
+        return f"tcp://{self._host}:{self.input_port}"
 
     @property
     def output_address(self) -> str:
         """Where outputs come from."""
-        return f"tcp://127.0.0.1:{self.output_port}"
+        return f"tcp://{self._host}:{self.output_port}"
 
     def status(self) -> ServerStatus:
         """Return the status document."""
@@ -96,14 +99,14 @@ class Pod:
 
     def get(self, path: str) -> str:
         """Return the body of a page of the server."""
-        url = f"http://127.0.0.1:{self.http_port}{path}"
+        url = f"http://{self._host}:{self.http_port}{path}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             return str(answer.read().decode())
 
     def drain(self) -> None:
         """Ask the server to drain, as the operator does."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.http_port}{DRAIN_PATH}",
+            f"http://{self._host}:{self.http_port}{DRAIN_PATH}",
             method="POST",
             headers={"Authorization": f"Bearer {DRAIN_TOKEN}"},
         )
