@@ -1,6 +1,6 @@
 """A program with one client that asks for answers until it is told to stop:
 
-    python -m chaos.client NAME KIND ADDRESSES JOURNAL SEED
+    python -m chaos.client NAME KIND ADDRESSES JOURNAL SEED any|patient
 
 SIGTERM lets it end what it has begun; then it exits with status 0.
 """
@@ -31,6 +31,7 @@ from enginecore_wire.outputs import EngineCoreOutput, FinishReason
 
 ASYNC_KINDS: Final[dict[str, Any]] = {"async": AsyncMPClient, "balanced": DPLBAsyncMPClient}
 KINDS: Final = ("async", "balanced", "sync")
+PATIENT: Final = "patient"
 
 CALLERS: Final = 8
 """How many requests a client has at a time."""
@@ -49,10 +50,12 @@ class Caller:
         name: of the client; ids begin with it.
         journal: where.
         random: what plans are drawn from.
+        patient: see `plan`.
     """
 
-    def __init__(self, name: str, journal: Journal, random: Random) -> None:
+    def __init__(self, name: str, journal: Journal, random: Random, *, patient: bool) -> None:
         self._name = name
+        self._patient = patient
         self._journal = journal
         self._random = random
         self._numbers = count()
@@ -61,7 +64,8 @@ class Caller:
     def next(self) -> Plan:
         """Return the next plan."""
         with self._drawing:
-            return plan(self._random, f"{self._name}.{next(self._numbers)}")
+            name = f"{self._name}.{next(self._numbers)}"
+            return plan(self._random, name, patient=self._patient)
 
     @contextmanager
     def request(self, plan: Plan) -> Iterator["Answer"]:
@@ -180,8 +184,8 @@ def read_sync(client: SyncMPClient, answer: Answer) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run the client that the arguments describe."""
-    name, kind, addresses, journal, seed = arguments
-    caller = Caller(name, Journal(Path(journal)), Random(seed))
+    name, kind, addresses, journal, seed, callers = arguments
+    caller = Caller(name, Journal(Path(journal)), Random(seed), patient=callers == PATIENT)
     if kind == "sync":
         run_sync(addresses, caller)
     else:

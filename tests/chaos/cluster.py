@@ -120,6 +120,15 @@ class Cluster:
             case "coordinator":
                 self._coordinator.process.kill()
 
+    def replace(self, rank: int) -> None:
+        """Have a pod leave in order; return once the next one in its place is ready."""
+        leaving = self._places[rank].pod
+        leaving.terminate()
+        status = leaving.process.wait(timeout=SETTLED_SECONDS)
+        assert status == 0, f"exit status {status}: {leaving.tail()}"
+        self.keep()
+        self._places[rank].pod.wait_ready()
+
     def settle(self) -> None:
         """Return once every pod is ready and holds nothing; then end all of them in order.
 

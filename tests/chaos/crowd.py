@@ -21,17 +21,21 @@ class Crowd:
         addresses: the file that they follow.
         seed: what they draw their requests from.
         size: how many there are at a time.
+        callers: PATIENT, or any other word for callers of every kind.
 
     Attributes:
         killed: the names of those that were killed.
     """
 
-    def __init__(self, directory: Path, addresses: Path, seed: int, size: int) -> None:
+    def __init__(
+        self, directory: Path, addresses: Path, seed: int, size: int, callers: str = "any"
+    ) -> None:
         self.killed: set[str] = set()
         self._directory = directory
         self._addresses = addresses
         self._seed = seed
         self._size = size
+        self._callers = callers
         self._started = 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -108,6 +112,6 @@ class Crowd:
         with self._log(name).open("w") as log:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "chaos.client", name, kind, str(self._addresses),
-                 str(self._journal(name)), f"{self._seed}/{number}"],
+                 str(self._journal(name)), f"{self._seed}/{number}", self._callers],
                 stdout=log, stderr=subprocess.STDOUT, env=environment(),
             )  # fmt: skip

@@ -25,17 +25,18 @@ class Plan(NamedTuple):
     deadline: float | None
 
 
-def plan(random: Random, name: str) -> Plan:
-    """Return what comes next."""
+def plan(random: Random, name: str, *, patient: bool) -> Plan:
+    """Return what comes next; a `patient` caller reads to the end, and lets the client send again
+    what has no token yet."""
     low, high = random.choices(LENGTHS, LENGTH_WEIGHTS)[0]
     tokens = random.randint(low, high)
-    kind = random.choices(list(PLANS), list(PLANS.values()))[0]
+    kind = "read" if patient else random.choices(list(PLANS), list(PLANS.values()))[0]
     sent = Sent(
         id=name,
         prompt=random.sample(range(VOCABULARY), random.randint(1, 16)),
         max_tokens=tokens,
         plan=kind,
-        retry=random.random() < 0.5,
+        retry=patient or random.random() < 0.5,
     )
     return Plan(
         sent,

@@ -1,9 +1,11 @@
-"""One run: a cluster, clients under way, faults as a seed has them, and a verdict."""
+"""Runs: a cluster, clients under way, faults as a seed has them or pods replaced one after
+another, and a verdict."""
 
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -11,6 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from chaos.checker import Histories, Verdict, judge
+from chaos.client import PATIENT
 from chaos.cluster import Cluster
 from chaos.crowd import Crowd
 from chaos.faults import KILLS, Fault, schedule
@@ -79,12 +82,7 @@ def run(seconds: float, seed: int, directory: Path) -> Report:
         AssertionError: processes do not end, or pods do not come to rest, when all is well again.
     """
     faults = schedule(Random(seed), seconds, RANKS)
-    with (
-        Cluster(directory, RANKS) as cluster,
-        Crowd(directory, cluster.addresses, seed, CLIENTS) as crowd,
-    ):
-        cluster.wait_ready()
-        eventually(crowd.began, "every client has had an answer", deadline=BEGIN_SECONDS)
+    with _under_load(directory, seed, "any") as (cluster, crowd):
         timeline = Timeline()
 
         def suffer(fault: Fault) -> None:
@@ -101,11 +99,44 @@ def run(seconds: float, seed: int, directory: Path) -> Report:
             crowd.keep()
 
         timeline.run(keep)
-        crowd.stop()
-        cluster.settle()
-        histories = Histories(
+        verdict = _ended(cluster, crowd)
+    return Report(seed, Counter(fault.kind for fault in faults), verdict)
+
+
+def roll(times: int, seed: int, directory: Path) -> Report:
+    """Replace pods in order, one after another, so many times; return what came of it.
+
+    Raises:
+        AssertionError: see `run`.
+    """
+    with _under_load(directory, seed, PATIENT) as (cluster, crowd):
+        for number in range(times):
+            cluster.replace(number % RANKS)
+            crowd.keep()
+        verdict = _ended(cluster, crowd)
+    return Report(seed, Counter({"drain": times}), verdict)
+
+
+@contextmanager
+def _under_load(directory: Path, seed: int, callers: str) -> Iterator[tuple[Cluster, Crowd]]:
+    """Give a cluster and clients that have had their first answers."""
+    with (
+        Cluster(directory, RANKS) as cluster,
+        Crowd(directory, cluster.addresses, seed, CLIENTS, callers) as crowd,
+    ):
+        cluster.wait_ready()
+        eventually(crowd.began, "every client has had an answer", deadline=BEGIN_SECONDS)
+        yield cluster, crowd
+
+
+def _ended(cluster: Cluster, crowd: Crowd) -> Verdict:
+    """Let everybody end in order, and judge what they wrote down."""
+    crowd.stop()
+    cluster.settle()
+    return judge(
+        Histories(
             {name: read_journal(file) for name, file in crowd.journals().items()},
             {name: read_journal(file) for name, file in cluster.journals().items()},
             frozenset(crowd.killed),
         )
-    return Report(seed, Counter(fault.kind for fault in faults), judge(histories))
+    )

@@ -95,8 +95,15 @@ def test_a_schedule_has_every_kind_and_is_the_seeds() -> None:
 
 def test_plans_are_the_seeds_and_of_every_kind() -> None:
     first, second = (
-        [plan(random, str(n)) for n in range(200)] for random in (Random(1), Random(1))
+        [plan(random, str(n), patient=False) for n in range(200)]
+        for random in (Random(1), Random(1))
     )
     assert first == second
     assert {each.sent.plan for each in first} == set(PLANS)
     assert {each.sent.retry for each in first} == {True, False}
+
+
+def test_a_patient_caller_reads_to_the_end_and_may_be_served_again() -> None:
+    random = Random(1)
+    plans = [plan(random, str(n), patient=True) for n in range(50)]
+    assert {(each.sent.plan, each.sent.retry) for each in plans} == {("read", True)}
