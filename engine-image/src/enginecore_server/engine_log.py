@@ -12,7 +12,7 @@ LEAD: Final = re.compile(
     r"^(?:\([^()]* pid=\d+\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d: -]+\[[^\]]*\] ?"
 )
 """What vLLM begins each line with, those of a traceback too: process, level, time, source."""
-_ERROR: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .")
+_ERROR: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?:: .|$)")
 
 
 class EngineLog:

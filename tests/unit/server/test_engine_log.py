@@ -42,8 +42,14 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(log.first_error) == 500
 
 
+def test_an_error_may_have_no_words() -> None:
+    log = EngineLog()
+    log.feed(f"{WORKER}AssertionError\n".encode())
+    assert log.first_error == "AssertionError"
+
+
 @pytest.mark.parametrize(
-    "line", ["Error: ", "no error: here", "ImportError('x: y')", "RuntimeError", "see Error: x"]
+    "line", ["Error: ", "no error: here", "ImportError('x: y')", "RuntimeErrors", "see Error: x"]
 )
 def test_other_lines_are_no_errors(line: str) -> None:
     log = EngineLog()
