@@ -80,7 +80,7 @@ class EngineServer:
         self._leaving = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
-            undo.callback(self._context.term)
+            undo.callback(self._context.destroy, 0)
             self._supervisor = EngineSupervisor(self._state, self._announce, self._fail)
             self._link = EngineLink(
                 self._context, config.transport.max_clients + 1, self._supervisor
