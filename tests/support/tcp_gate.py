@@ -10,7 +10,7 @@ class TcpGate:
 
     Held, it reads nothing more from clients, so that their kernel's buffers fill and what they
     send stays with them. Answers pass all the time. Cut, all connections break, with what is on
-    its way in them; new ones are taken.
+    its way in them; new ones are taken. Losing, it drops what the server sends until it is cut.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,6 +22,7 @@ class TcpGate:
         self._stop = threading.Event()
         self._cut = threading.Event()
         self._mended = threading.Event()
+        self._losing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tcp gate")
         self._thread.start()
 
@@ -32,6 +33,10 @@ class TcpGate:
     def release(self) -> None:
         """Let everything pass again."""
         self._open.set()
+
+    def lose(self) -> None:
+        """Drop answers, until the next cut."""
+        self._losing.set()
 
     def cut(self) -> None:
         """Break every connection there is; returns when they are broken."""
@@ -57,6 +62,7 @@ class TcpGate:
                 ways.clear()
                 clients.clear()
                 self._cut.clear()
+                self._losing.clear()
                 self._mended.set()
             held = set() if self._open.is_set() else clients
             readable, _, _ = select.select(
@@ -72,6 +78,8 @@ class TcpGate:
                 if end not in ways:
                     continue
                 data = end.recv(1 << 20)
+                if data and end not in clients and self._losing.is_set():
+                    continue
                 if data:
                     ways[end].sendall(data)
                 else:

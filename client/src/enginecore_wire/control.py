@@ -47,13 +47,18 @@ RETRYABLE: Final = frozenset(
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Client to pod on both sockets: who is there and what it speaks. `nonce` has 8 bytes."""
+    """Client to pod on both sockets: who is there and what it speaks. `nonce` has 8 bytes.
+
+    `received` counts the engine messages of this session that came so far; -1 where none is to be
+    sent again.
+    """
 
     protocol: int = PROTOCOL_VERSION
     protocol_minimum: int = PROTOCOL_MINIMUM
     nonce: bytes = b""
     name: str = ""
     layouts: tuple[str, ...] = LAYOUTS
+    received: int = -1
 
 
 class Limits(msgspec.Struct, frozen=True):

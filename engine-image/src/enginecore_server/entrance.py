@@ -81,9 +81,14 @@ class Entrance:
             self._exposed().cut_connection(fd)
             return
         name = hello.name[:NAME_CHARACTERS]
+        known = self._state.book.find(identity)
+        back = side is Side.OUTPUT and known is not None and known.held
         greeting = self._state.book.hello(
             side, identity, hello.nonce, name, fd, protocol, Holder(key, role)
         )
+        if known is not None and back and greeting in (Greeting.INCOMPLETE, Greeting.REPEATED):
+            again = self._exposed().replay(known, hello.received)
+            self._state.tally.outputs_replayed += again
         if greeting is Greeting.FOREIGN:
             session = self._state.book.find(identity)
             assert session is not None

@@ -14,6 +14,7 @@ from enginecore_curve.keys import KeyPair, serve_curve
 from enginecore_server.binding import BindError, bind
 from enginecore_server.monitors import ConnectionMonitor, Refusal
 from enginecore_server.readers import BURST, SocketReader
+from enginecore_server.replay import is_engine_message
 from enginecore_server.sessions import Session, Side
 from enginecore_wire.contract import TransportConfig
 
@@ -119,8 +120,11 @@ class ExposedSockets:
         """
         session.outputs_sent += 1
         if rest or session.backlog or session.held or not isinstance(body, bytes):
-            self._send_or_queue(session, [body, *map(payload, rest)])
+            frames = [body, *map(payload, rest)]
+            session.sent.add_frames(frames)
+            self._send_or_queue(session, frames)
             return
+        session.sent.add(body)
         try:
             self._send(session.identity, _FIRST)
         except zmq.ZMQError as error:
@@ -130,7 +134,9 @@ class ExposedSockets:
 
     def send(self, session: Session, frames: Sequence[Payload], engine_message: bool) -> None:
         """Send frames made here; `engine_message` says whether they count as one."""
-        session.outputs_sent += engine_message
+        if engine_message:
+            session.outputs_sent += 1
+            session.sent.add_frames(frames)
         self._send_or_queue(session, list(frames))
 
     def send_stranger(self, identity: bytes, frames: Sequence[bytes]) -> None:
@@ -149,6 +155,16 @@ class ExposedSockets:
     def key_of(self, frame: zmq.Frame) -> str:
         """Return the public key of whoever sent a message; "" without CURVE."""
         return str(frame.get("User-Id")) if self._secured else ""
+
+    def replay(self, session: Session, received: int) -> int:
+        """Put what a client did not get, of which it `received` so many (negative: it does not
+        say), before what waits for it; return how many messages."""
+        waiting = sum(map(is_engine_message, session.backlog))
+        missing = session.outputs_sent - waiting - received
+        again = session.sent.before(waiting, missing) if received >= 0 else []
+        session.backlog.extendleft([body] for body in reversed(again))
+        session.backlog_bytes += _size(again)
+        return len(again)
 
     def flush(self, session: Session) -> None:
         """Send what waits for a client, as far as its connection takes it."""

@@ -140,6 +140,7 @@ class ServerCollector(Collector):
         for name, text, count in (
             ("outputs_relayed", "Engine messages passed to clients.", tally.outputs_relayed),
             ("outputs_dropped", "Engine messages no client owned.", tally.outputs_dropped),
+            ("outputs_replayed", "Engine messages sent again.", tally.outputs_replayed),
             ("unreadable_outputs", "Engine messages that were none.", tally.unreadable_outputs),
             ("foreign_aborts", "Aborts of other clients' requests.", tally.foreign_aborts),
             ("vanished_clients", "Clients dropped after their grace.", tally.vanished_clients),

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from enginecore_server.replay import SentMessages
 from enginecore_wire.utility import Role
 
 _ENDED_KEPT: Final = 4096
@@ -95,6 +96,7 @@ class Session:
         "protocol",
         "requests",
         "role",
+        "sent",
         "slot",
     )
 
@@ -117,6 +119,7 @@ class Session:
         self.held = False
         self.backlog: deque[list[Any]] = deque()
         self.backlog_bytes = 0
+        self.sent = SentMessages()
 
     @property
     def connected(self) -> bool:

@@ -82,6 +82,7 @@ class Tally:
         self.prefix_hits = 0
         self.outputs_relayed = 0
         self.outputs_dropped = 0
+        self.outputs_replayed = 0
         self.foreign_aborts = 0
         self.vanished_clients = 0
         self.slow_clients = 0

@@ -12,6 +12,8 @@ It is the life of one DEALER pair; its states are in `states`. Three rules hold 
 from collections import deque
 from typing import Final
 
+from msgspec.structs import replace
+
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.admission import unusable
 from enginecore_client._core.books import Ids, Outgoing
@@ -72,7 +74,7 @@ class PodConnection(Connection):
         self.phase = PhaseChange(phase="", reason="")
         self.broken_at: float | None = None
         self._nonce = hello.nonce
-        self._hello = encode_control(hello)
+        self._hello = hello
         self._greetings: deque[tuple[Channel, list[bytes]]] = deque()
         self._up: set[Channel] = set()
         self._reconnect_seconds = reconnect_seconds
@@ -260,7 +262,10 @@ class PodConnection(Connection):
 
     def _greet(self, channel: Channel, now: float) -> None:
         self._greetings = deque(item for item in self._greetings if item[0] is not channel)
-        self._greetings.append((channel, self._hello))
+        hello = self._hello
+        if channel is Channel.OUTPUT and self.doubtful:
+            hello = replace(hello, received=self.received)
+        self._greetings.append((channel, encode_control(hello)))
         self._hello_at = now
 
     def _ping(self, now: float) -> None:
