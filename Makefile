@@ -51,7 +51,7 @@ soak: tiers ## The tests that repeat or watch something, as often or as long as 
 test-unit: $(STAMP) ## Unit tests only: no socket, no cluster
 	$(BIN)/pytest tests/unit
 
-test-vllm: $(STAMP) ## What needs a real vLLM (6 GB, built once)
+test-vllm: tiers ## What needs a real vLLM (6 GB, built once), in pods of a real Kubernetes too
 	$(BIN)/python tests/support/vllm_environment.py
 	$(BIN)/pytest --tier vllm --tier model -m vllm
 

@@ -11,7 +11,7 @@ from devcluster.handle import ClusterHandle
 from devcluster.locations import Locations
 from support.eventually import eventually
 from support.helm import CHART, NAMESPACE, Helm
-from support.images import BuiltImage, build_images
+from support.images import IMAGES, BuiltImage, build_images
 from support.operator_process import CRDS, Kubectl
 
 RELEASE = "enginecore"
@@ -85,7 +85,7 @@ def find_installation(cluster: ClusterHandle) -> Installation | None:
 def installed(cluster: ClusterHandle, locations: Locations) -> Iterator[Installation]:
     """Build and load the images, install the chart, and remove everything at the end."""
     helm = Helm(binaries.build(["helm"], locations.cache, print)["helm"], cluster.kubeconfig)
-    images = build_images(("operator", "engine"), locations.images, print)
+    images = build_images(IMAGES, locations.images, print)
     for image in images.values():
         cluster.load_image(image.archive)
     helm.run(

@@ -120,6 +120,8 @@ def build_model(python: Path) -> Path:
                     stdout=subprocess.DEVNULL,
                 )
                 made.rename(target)
+        for file in target.iterdir():
+            file.chmod(0o644)  # pods read it as a user of their own
     return target
 
 
