@@ -22,6 +22,7 @@ from enginecore_client._launch.launch import launch_core_engines
 from enginecore_client._metrics import start_metrics_server
 from enginecore_client.errors import (
     AddressError,
+    AuthenticationError,
     ClientClosedError,
     EngineCoreError,
     EngineDeadError,
@@ -47,6 +48,7 @@ __all__ = [
     "AddressSource",
     "AsyncMPClient",
     "AsyncStream",
+    "AuthenticationError",
     "ClientAddresses",
     "ClientClosedError",
     "ClusterSource",

@@ -12,6 +12,7 @@
     ├── RequestTimeoutError      a deadline of the caller passed (also TimeoutError)
     ├── UtilityError             the engine ran a control call and it failed
     ├── NotPermittedError        the engine server refused a control call
+    ├── AuthenticationError      a key is missing, refused, or not the server's
     ├── ProtocolMismatchError    the two sides do not speak the same language
     ├── ScalingNotAvailable      this client cannot change the number of engines
     ├── AddressError             client_addresses are wrong (also ValueError)
@@ -116,6 +117,10 @@ class UtilityError(EngineCoreError):
 
 class NotPermittedError(EngineCoreError):
     """The engine server does not allow this client the call."""
+
+
+class AuthenticationError(EngineCoreError):
+    """Client and engine server do not know each other's keys; the text says what to do."""
 
 
 class ProtocolMismatchError(EngineCoreError):

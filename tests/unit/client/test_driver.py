@@ -23,7 +23,9 @@ class NoSockets:
     def make(self, watcher: Watcher, callbacks: Callbacks) -> "NoSockets":
         return self
 
-    def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None: ...
+    def open(
+        self, link: int, routing_id: bytes, addresses: tuple[str, str], server_key: str = ""
+    ) -> None: ...
 
     def close(self, link: int, *, farewell: bool) -> None: ...
 
@@ -39,7 +41,7 @@ class NoSockets:
     def send(self, link: int, channel: Channel, frames: list[Any]) -> bool:
         return False
 
-    def subscribe(self, address: str | None) -> None:
+    def subscribe(self, address: str | None, server_key: str = "") -> None:
         self.subscribed.append(address)
 
     def announce(self, message: bytes) -> None: ...

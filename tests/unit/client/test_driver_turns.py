@@ -57,7 +57,9 @@ class MemorySockets:
     def make(self, watcher: Watcher, callbacks: Callbacks) -> "MemorySockets":
         return self
 
-    def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:
+    def open(
+        self, link: int, routing_id: bytes, addresses: tuple[str, str], server_key: str = ""
+    ) -> None:
         self.link = link
 
     def close(self, link: int, *, farewell: bool) -> None: ...
@@ -78,7 +80,7 @@ class MemorySockets:
         self.sent.append(frames[0])
         return True
 
-    def subscribe(self, address: str | None) -> None: ...
+    def subscribe(self, address: str | None, server_key: str = "") -> None: ...
 
     def announce(self, message: bytes) -> None: ...
 

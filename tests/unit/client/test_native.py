@@ -102,7 +102,7 @@ def test_payload_no_client_can_work_with(length) -> None:
     assert not link.core.all_ready()
     refusal = link.core.refusal()
     assert refusal is not None
-    assert "max_model_len" in refusal
+    assert "max_model_len" in refusal.message
     link.announce(0)
     assert link.core.all_ready()
     assert link.core.refusal() is None
@@ -288,7 +288,7 @@ def test_engines_of_another_layout_end_the_wait(declared: str, reported: str) ->
     link.announce(0, vllm_version=reported)
     refusal = link.core.refusal()
     assert refusal is not None
-    assert (reported or declared) in refusal
+    assert (reported or declared) in refusal.message
     assert not link.core.all_ready()
 
 

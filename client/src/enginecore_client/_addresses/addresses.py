@@ -6,9 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from enginecore_client._addresses.server_keys import server_keys, stats_server_key
 from enginecore_client.errors import AddressError
 
-_KEYS = frozenset({"input_address", "output_address", "stats_update_address", "mode"})
+_KEYS = frozenset(
+    {"input_address", "output_address", "stats_update_address", "mode", "server_key",
+     "stats_server_key"}
+)  # fmt: skip
 _LAST_PORT = 65535
 _ANY_PORT = ("0", "*")
 _WILDCARDS = frozenset({"*", "0.0.0.0", "[::]", "::"})
@@ -18,11 +22,13 @@ Mode = Literal["connect", "bind"]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """The two addresses of one engine; `index` is its place in the lists, the expected rank."""
+    """The two addresses of one engine; `index` is its place in the lists, the expected rank.
+    `server_key` is its public key, "" without CURVE."""
 
     index: int
     input_address: str
     output_address: str
+    server_key: str = ""
 
     @property
     def addresses(self) -> tuple[str, str]:
@@ -59,19 +65,27 @@ class ClientAddresses(msgspec.Struct, frozen=True):
 
     In `connect` mode index i of both lists is engine i; an empty string stands for an engine
     that has no address at present. In `bind` mode each list has one address: the client's own,
-    into which engines dial.
+    into which engines dial. `server_key` has the public key of each engine's server, and
+    `stats_server_key` the coordinator's, where they speak CURVE.
     """
 
     input_address: tuple[str, ...]
     output_address: tuple[str, ...]
     stats_update_address: str | None = None
     mode: Mode = "connect"
+    server_key: tuple[str, ...] = ()
+    stats_server_key: str = ""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the engines that have an address (in `connect` mode)."""
         pairs = zip(self.input_address, self.output_address, strict=True)
-        return tuple(Endpoint(i, *pair) for i, pair in enumerate(pairs) if all(pair))
+        keys = self.server_key or ("",) * len(self.input_address)
+        return tuple(
+            Endpoint(i, *pair, key)
+            for i, (pair, key) in enumerate(zip(pairs, keys, strict=True))
+            if all(pair)
+        )
 
     @property
     def fixed(self) -> bool:
@@ -96,7 +110,8 @@ class ClientAddresses(msgspec.Struct, frozen=True):
         """Check and convert a `client_addresses` dict.
 
         `input_address` and `output_address` are a string or a list of strings of equal
-        length; `stats_update_address` (optional) is the coordinator's; `mode` is `connect`.
+        length; `stats_update_address` (optional) is the coordinator's; `mode` is `connect`;
+        `server_key` and `stats_server_key` are public keys, for CURVE.
 
         Raises:
             AddressError: something is wrong; the text names the key and the remedy.
@@ -126,9 +141,11 @@ class ClientAddresses(msgspec.Struct, frozen=True):
                 for i, address in enumerate(addresses):
                     if address:
                         _check_address(f"{key}[{i}]", address)
-        result = cls(inputs, outputs, _stats_address(source), mode)
-        keys = [endpoint.key for endpoint in result.endpoints]
-        if len(set(keys)) != len(keys):
+        keys = server_keys(source, mode, len(inputs))
+        coordinator = _stats_address(source)
+        result = cls(inputs, outputs, coordinator, mode, keys, stats_server_key(source))
+        places = [endpoint.key for endpoint in result.endpoints]
+        if len(set(places)) != len(places):
             raise AddressError("client_addresses: two engines have the same addresses")
         return result
 

@@ -8,16 +8,25 @@ process of the same rank is another connection. `session` has the one to an engi
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.books import CallRecord, Outgoing, RequestRecord
 from enginecore_client._core.roll import Roll
 from enginecore_client._core.states import FINAL, WORKING, Channel, Move, State
-from enginecore_client.errors import EngineCoreError, EngineDeadError
+from enginecore_client.errors import AuthenticationError, EngineCoreError, EngineDeadError
 from enginecore_wire.control import ControlMessage, Ready, Reject
 from enginecore_wire.dialects import NATIVE
 from enginecore_wire.frames import Frame
+
+CUT_SECONDS: Final = 5.0
+"""Handshakes that end without a word for so long mean that the keys do not fit."""
+
+_CUT: Final = (
+    "it ends every handshake without a word: the server_key of its address is not the key of the "
+    "server there, or no engine server listens there; take the key from the cluster's status, and "
+    "check the port"
+)
 
 
 class Connection(ABC):
@@ -45,6 +54,7 @@ class Connection(ABC):
         self.refusal: Reject | None = None
         self.name_error = ""
         self.listened = False
+        self.cut_since: float | None = None
         self.ready: Ready | None = None
         self.dialect = NATIVE
         self.error: EngineCoreError | None = None
@@ -95,6 +105,18 @@ class Connection(ABC):
     def exited(self, ending: str, now: float) -> None:
         """Take note that the engine's process `ending`, such as "ended with status 1"."""
         self._end(Move.DIED, EngineDeadError(f"the engine process {ending}"), now)
+
+    def refused(self, error: AuthenticationError, now: float) -> None:
+        """Take note that one side does not take the other's key."""
+        self._end(Move.GONE, error, now)
+
+    def cut_off(self, now: float) -> None:
+        """Take note that the other side ended a handshake without a word, as a server does that
+        has another key; one that is just ending does it, too, but not for long."""
+        if self.cut_since is None:
+            self.cut_since = now
+        elif now - self.cut_since >= CUT_SECONDS:
+            self.refused(AuthenticationError(_CUT), now)
 
     @abstractmethod
     def receive(self, frames: list[Frame], now: float) -> ControlMessage | None:

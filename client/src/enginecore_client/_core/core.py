@@ -172,7 +172,7 @@ class ClientCore:
         """Return where the engines stand that are not ready, and what to do if that is known."""
         return self._fleet.standing(now)
 
-    def refusal(self) -> str | None:
+    def refusal(self) -> EngineCoreError | None:
         """Return why an engine will never be ready for this client, or None."""
         return self._fleet.refusal()
 

@@ -29,10 +29,12 @@ class Close(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Take load reports from this coordinator from now on (None: from nobody)."""
+    """Take load reports from this coordinator from now on (None: from nobody); `server_key` is its
+    public key, "" without CURVE."""
 
     address: str | None
     attempt: int = 0
+    server_key: str = ""
 
 
 class Announce(NamedTuple):

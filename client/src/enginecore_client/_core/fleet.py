@@ -6,7 +6,7 @@ from enginecore_client._addresses.addresses import ClientAddresses, Endpoint
 from enginecore_client._core.connection import Connection, Opening, Transport
 from enginecore_client._core.events import Action, Announce, Close, Open, Subscribe
 from enginecore_client._core.states import State
-from enginecore_client.errors import EngineCoreError
+from enginecore_client.errors import EngineCoreError, ProtocolMismatchError
 from enginecore_wire.control import Ready, RejectCode
 
 GIVE_UP_SECONDS: Final = 30.0
@@ -15,6 +15,8 @@ nobody answers are taken for outdated."""
 
 RESOLVE_AGAIN_SECONDS: Final = 3.0
 """A name is resolved anew when its address does not answer this long."""
+
+_REFUSES: Final = "an engine refuses this client: {}: {}"
 
 Key = tuple[str, ...]
 
@@ -45,6 +47,7 @@ class Fleet:
         self._last_error: dict[Key, EngineCoreError] = {}
         self._links = 0
         self.stats_address: str | None = None
+        self._stats_key = ""
         self._subscriptions = 0
 
     def update(self, addresses: ClientAddresses, now: float) -> list[Connection]:
@@ -65,12 +68,13 @@ class Fleet:
         self._endpoints = wanted
         for key, endpoint in wanted.items():
             if key in self._current:
-                self.connections[self._current[key]].endpoint = endpoint
+                self._renew(key, endpoint, now)
             if key not in self._current and key not in self._reopen_at:
                 self._open(key, now)
-        if addresses.stats_update_address != self.stats_address:
-            self.stats_address = addresses.stats_update_address
-            self.actions.append(Subscribe(self.stats_address))
+        stats = addresses.stats_update_address, addresses.stats_server_key
+        if stats != (self.stats_address, self._stats_key):
+            self.stats_address, self._stats_key = stats
+            self.actions.append(Subscribe(self.stats_address, 0, self._stats_key))
         return retired
 
     def take_sendable(self) -> list[Connection]:
@@ -91,7 +95,7 @@ class Fleet:
         """Have the coordinator's address resolved and connected anew."""
         if self.stats_address is not None:
             self._subscriptions += 1
-            self.actions.append(Subscribe(self.stats_address, self._subscriptions))
+            self.actions.append(Subscribe(self.stats_address, self._subscriptions, self._stats_key))
 
     def is_current(self, connection: Connection) -> bool:
         """Say whether new requests may ever go to this connection."""
@@ -203,9 +207,7 @@ class Fleet:
                 and now - connection.opened_at >= RESOLVE_AGAIN_SECONDS
                 and self.is_current(connection)
             ):
-                del self._current[connection.place]
-                self.close(connection, farewell=False)
-                self._open(connection.place, now)
+                self._open_again(connection, now)
 
     def last_errors(self) -> list[EngineCoreError] | None:
         """Return why each engine was lost, or None if some engine was never lost."""
@@ -253,16 +255,32 @@ class Fleet:
             and now - connection.since >= seconds
         ]
 
-    def refusal(self) -> str | None:
+    def refusal(self) -> EngineCoreError | None:
         """Return why waiting for an engine is of no use, or None."""
         for connection in self.connections.values():
             refused = connection.refusal
             if refused is not None and refused.code == RejectCode.PROTOCOL_MISMATCH:
-                return f"{connection.endpoint.input_address}: {refused.message}"
+                place = connection.endpoint.input_address
+                return ProtocolMismatchError(_REFUSES.format(place, refused.message))
         for key, error in self._last_error.items():
             if not error.retryable:
-                return f"{key[0]}: {error.message}"
+                return type(error)(_REFUSES.format(key[0], error.message))
         return None
+
+    def _renew(self, key: Key, endpoint: Endpoint, now: float) -> None:
+        """Take over what else is known of a place; a new server key counts at once where the old
+        one has led to nothing."""
+        connection = self.connections[self._current[key]]
+        rekeyed = connection.endpoint.server_key != endpoint.server_key
+        connection.endpoint = endpoint
+        if rekeyed and connection.ready is None:
+            self._endpoints[key] = endpoint
+            self._open_again(connection, now)
+
+    def _open_again(self, connection: Connection, now: float) -> None:
+        del self._current[connection.place]
+        self.close(connection, farewell=False)
+        self._open(connection.place, now)
 
     def _open(self, key: Key, now: float, previous: Connection | None = None) -> None:
         self._links += 1

@@ -6,6 +6,7 @@ from enginecore_client._core.delivery import Delivery
 from enginecore_client._core.endings import Endings
 from enginecore_client._core.fleet import Fleet
 from enginecore_client._core.states import FINAL, Channel
+from enginecore_client.errors import AuthenticationError
 from enginecore_wire.frames import Frame
 from enginecore_wire.outputs import EngineCoreOutputs
 
@@ -28,6 +29,7 @@ class Links:
         """Take note of HANDSHAKE_SUCCEEDED on one socket."""
         connection = self._fleet.connections.get(link)
         if connection is not None:
+            connection.cut_since = None
             connection.connected(channel, now)
             self._fleet.sendable.add(link)
 
@@ -82,6 +84,19 @@ class Links:
         connection = self._fleet.connections.get(link)
         if connection is not None:
             connection.listened = listens
+
+    def refused(self, link: int, error: AuthenticationError | None, now: float) -> None:
+        """Take note that the two sides did not come to terms over keys; None: the other side ended
+        the handshake without a word."""
+        connection = self._fleet.connections.get(link)
+        if connection is None:
+            return
+        if error is None:
+            connection.cut_off(now)
+        else:
+            connection.refused(error, now)
+        if connection.state in FINAL:
+            self._endings.lost(connection, now)
 
     def is_open(self, link: int) -> bool:
         """Say whether a link is still wanted."""

@@ -1,5 +1,6 @@
 """MPClient: what the clients of engines in other processes have in common."""
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ from enginecore_client._shell.telling import Inbox
 from enginecore_client.errors import (
     ClientClosedError,
     EngineCoreError,
-    ProtocolMismatchError,
     ScalingNotAvailable,
     StartupTimeoutError,
 )
@@ -77,10 +77,13 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         native: what is known or wanted of engines that dial in.
         engine_command: how an engine is started, where `client_addresses` is None.
         launch: what else there is to say about that.
+        client_key: the path of a file with this client's secret key, for engine servers with CURVE;
+            None for the one that ENGINECORE_CLIENT_KEY_FILE names. It is read at every connection.
         data_parallel_size: how many engines dial in; None for 1, or as many as `engine_ranks`.
 
     Raises:
         AddressError: client_addresses are wrong.
+        AuthenticationError: the client's key cannot be read, is refused, or missing.
         RequestRejectedError: an option is wrong; `field` names it.
     """
 
@@ -104,6 +107,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         native: NativeOptions = NATIVE_DEFAULTS,
         engine_command: EngineCommand | Sequence[str] | None = None,
         launch: LaunchOptions = LAUNCH_DEFAULTS,
+        client_key: str | os.PathLike[str] | None = None,
         data_parallel_size: int | None = None,
     ) -> None:
         check_kinds(
@@ -113,6 +117,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             lockstep=lockstep,
             tokenizer=tokenizer,
             load_score=load_score,
+            client_key=client_key,
         )
         check_place(client_count, client_index)
         self._ready_timeout = seconds_of("ready_timeout", ready_timeout)
@@ -127,6 +132,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             native,
             engine_command,
             launch,
+            client_key,
         )
         engines = find_engines(client_addresses, choice, ids)
         settings = CoreSettings(
@@ -285,7 +291,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             return failure.again()
         refusal = self._driver.core.refusal()
         if refusal is not None:
-            return ProtocolMismatchError(f"an engine refuses this client: {refusal}")
+            return refusal
         if not expired:
             return None
         standing = self._driver.core.standing(self._driver.clock())

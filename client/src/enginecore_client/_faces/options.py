@@ -1,5 +1,6 @@
 """The optional parameters of clients, and what their arguments must be."""
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -34,6 +35,7 @@ class SharedOptions(TypedDict, total=False):
     native: NativeOptions
     engine_command: EngineCommand | Sequence[str] | None
     launch: LaunchOptions
+    client_key: str | os.PathLike[str] | None
 
 
 class ClientOptions(SharedOptions, total=False):
@@ -58,6 +60,10 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     "retry": (lambda it: isinstance(it, bool), "True or False"),
     "lockstep": (lambda it: isinstance(it, bool), "True or False"),
+    "client_key": (
+        lambda it: it is None or isinstance(it, str | os.PathLike),
+        "the path of a file with a secret key, or None",
+    ),
     "tokenizer": (
         lambda it: it is None or (hasattr(it, "complete") and hasattr(it, "reader")),
         "a tokenizer such as enginecore_client.text.Tokenizer.load(…), or None",

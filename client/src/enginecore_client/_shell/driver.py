@@ -34,7 +34,7 @@ from enginecore_client._sockets.resources import (
     Sockets,
     Watcher,
 )
-from enginecore_client.errors import ClientClosedError
+from enginecore_client.errors import AuthenticationError, ClientClosedError
 from enginecore_wire.requests import EngineCoreRequest
 
 if TYPE_CHECKING:
@@ -95,9 +95,12 @@ class Driver:
         self._watcher = watcher
         self._post = post
         self._shut = False
-        callbacks = Callbacks(self.drain, self._monitor, self._loads, core.links.listened)
+        self._refusals: list[tuple[int, AuthenticationError | None]] = []
+        callbacks = Callbacks(
+            self.drain, self._monitor, self._loads, core.links.listened, self._refused
+        )
         self._sockets = make_sockets(watcher, callbacks)
-        self._dialer = Dialer(core, self._sockets, post)
+        self._dialer = Dialer(core, self._sockets, post, self._refused)
         if launcher is not None:
             launcher.listener = self
 
@@ -134,6 +137,7 @@ class Driver:
         self.pending_messages.free_pending_messages()
         now = self.clock()
         self._follow(now)
+        self._end_refused(now)
         self.core.tick(now)
         self.pump()
 
@@ -269,8 +273,8 @@ class Driver:
                         with suppress(HostUnreachableError):
                             self._sockets.send(link, Channel.INPUT, [*last_frames])
                     self._sockets.close(link, farewell=farewell)
-                case Subscribe(address, attempt):
-                    self._dialer.subscribe(address, attempt)
+                case Subscribe(address, attempt, server_key):
+                    self._dialer.subscribe(address, attempt, server_key)
                 case Announce(message):
                     self._sockets.announce(message)
 
@@ -293,18 +297,28 @@ class Driver:
 
     def _monitor(self, source: int, channel: Channel) -> None:
         changes = list(self._sockets.changes(source, channel))
-        if not changes:
+        if not (changes or self._refusals):
             return
         for _ in range(LAST_BURSTS):  # what came before the change counts before it
             if self._take(source) == _NOTHING:
                 break
         now = self.clock()
+        self._end_refused(now)
         for link, up in changes:
             if up:
                 self.core.links.connected(link, channel, now)
             else:
                 self.core.links.disconnected(link, channel, now)
         self.pump()
+
+    def _refused(self, link: int, error: AuthenticationError | None) -> None:
+        """Note a failed handshake; its link is closed when nobody works with it any more."""
+        self._refusals.append((link, error))
+
+    def _end_refused(self, now: float) -> None:
+        refusals, self._refusals = self._refusals, []
+        for link, error in refusals:
+            self.core.links.refused(link, error, now)
 
     def _take(self, source: int) -> tuple[int, int]:
         """Give the core what came, at most a burst; return how many messages and body bytes."""

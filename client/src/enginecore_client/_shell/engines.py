@@ -17,6 +17,7 @@ from enginecore_client._core.ranks import checked_ranks, engine_ranks, started_r
 from enginecore_client._launch.command import EngineCommand, LaunchOptions, check_launch, command_of
 from enginecore_client._launch.plan import LaunchPlan
 from enginecore_client._sockets.bound import BoundSocketSet
+from enginecore_client._sockets.own_key import OwnKey
 from enginecore_client._sockets.pairs import SocketSet
 from enginecore_client._sockets.resources import Callbacks, Sockets, Watcher
 from enginecore_client.errors import RequestRejectedError
@@ -52,6 +53,7 @@ class EngineChoice(NamedTuple):
     native: NativeOptions
     command: EngineCommand | Sequence[str] | None
     launch: LaunchOptions
+    client_key: str | os.PathLike[str] | None
 
 
 def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) -> Engines:
@@ -59,11 +61,13 @@ def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) ->
 
     Raises:
         AddressError: the addresses are wrong.
+        AuthenticationError: the client's key cannot be read.
         RequestRejectedError: what was chosen does not go together.
     """
     check_options(choice.native)
     check_launch(choice.launch)
     if addresses is None:
+        _refuse_key(choice, "where the client starts its engines")
         return _launched(choice, ids)
     if choice.command is not None:
         raise RequestRejectedError(
@@ -78,11 +82,26 @@ def find_engines(addresses: Addresses | None, choice: EngineChoice, ids: Ids) ->
         )
     bound = _bound_addresses(addresses)
     if bound is not None:
+        _refuse_key(choice, "in mode 'bind'")
         return _bound(bound, choice, ids)
     source = source_of(addresses)
     if choice.ranks is not None:
         source = RankSource(source, choice.ranks)
-    return Engines(source, None, SocketSet)
+    own_key = OwnKey(choice.client_key)
+
+    def make_sockets(watcher: Watcher, callbacks: Callbacks) -> Sockets:
+        return SocketSet(watcher, callbacks, own_key)
+
+    return Engines(source, None, make_sockets)
+
+
+def _refuse_key(choice: EngineChoice, where: str) -> None:
+    if choice.client_key is not None:
+        raise RequestRejectedError(
+            f"client_key: given {where}, allowed: only for engine servers, as engines that dial in "
+            "know no CURVE",
+            field="client_key",
+        )
 
 
 class BoundSource(StaticSource):

@@ -70,7 +70,13 @@ class LocalEngine:
         """Whether a step would compute anything."""
         return self.engine is not None and self.failure is None and self.engine.has_work()
 
-    def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:  # noqa: ARG002
+    def open(
+        self,
+        link: int,
+        routing_id: bytes,  # noqa: ARG002
+        addresses: tuple[str, str],  # noqa: ARG002
+        server_key: str = "",  # noqa: ARG002 - engines here know no CURVE
+    ) -> None:
         """Take the link's number; the engine is ready at once."""
         self.link = link
         self._news.append((link, Channel.INPUT, [b""]))
@@ -112,7 +118,7 @@ class LocalEngine:
             raise self._broken(error) from error
         return True
 
-    def subscribe(self, address: str | None) -> None:
+    def subscribe(self, address: str | None, server_key: str = "") -> None:
         """Do nothing: there is no coordinator."""
 
     def announce(self, message: bytes) -> None:

@@ -106,7 +106,13 @@ class BoundSocketSet:
         for channel in Channel:
             watcher.watch(self._monitors[channel], partial(callbacks.on_monitor, _SOURCE, channel))
 
-    def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:  # noqa: ARG002
+    def open(
+        self,
+        link: int,
+        routing_id: bytes,
+        addresses: tuple[str, str],  # noqa: ARG002
+        server_key: str = "",  # noqa: ARG002 - engines here know no CURVE
+    ) -> None:
         """Take what the engine of rank `routing_id` sends for this link from now on."""
         rank = engine_rank(routing_id)
         assert rank is not None
@@ -121,9 +127,9 @@ class BoundSocketSet:
         if rank is not None and self._links.get(rank) == link:
             del self._links[rank]
 
-    def subscribe(self, address: str | None) -> None:
+    def subscribe(self, address: str | None, server_key: str = "") -> None:
         """Take load reports from a coordinator from now on, or from nobody."""
-        self._feed.subscribe(self._context, address)
+        self._feed.subscribe(self._context, address, server_key)
 
     def announce(self, message: bytes) -> None:
         """Send a message to the coordinator, if there is one and it is connected."""

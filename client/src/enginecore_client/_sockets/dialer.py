@@ -8,6 +8,7 @@ from enginecore_client._addresses.addresses import host_name
 from enginecore_client._core.core import ClientCore
 from enginecore_client._core.events import Open
 from enginecore_client._sockets.resources import Lookup, Sockets
+from enginecore_client.errors import AuthenticationError
 
 
 class Dialer:
@@ -17,12 +18,19 @@ class Dialer:
         core: told what cannot be reached.
         sockets: what is connected.
         post: runs a callable where the core lives; callable from any thread.
+        on_refused: told of a link that cannot be opened for want of a key; may be called while
+            actions are carried out.
     """
 
     def __init__(
-        self, core: ClientCore, sockets: Sockets, post: Callable[[Callable[[], None]], None]
+        self,
+        core: ClientCore,
+        sockets: Sockets,
+        post: Callable[[Callable[[], None]], None],
+        on_refused: Callable[[int, AuthenticationError], None],
     ) -> None:
         self._core = core
+        self._on_refused = on_refused
         self._sockets = sockets
         self._post = post
         self._wanted_feed: tuple[str | None, int] = (None, 0)
@@ -38,17 +46,17 @@ class Dialer:
 
         Lookup(found).start(action.endpoint.addresses, action.attempt)
 
-    def subscribe(self, address: str | None, attempt: int) -> None:
+    def subscribe(self, address: str | None, attempt: int, server_key: str) -> None:
         """Take load reports from a coordinator from now on, or from nobody."""
         self._sockets.subscribe(None)
         wanted = self._wanted_feed = address, attempt
         if address is None or host_name(address) is None:
-            self._sockets.subscribe(address)
+            self._sockets.subscribe(address, server_key)
             return
 
         def use(ip_address: str) -> None:
             if self._wanted_feed == wanted:  # a slow look-up may end after a later one
-                self._sockets.subscribe(ip_address)
+                self._sockets.subscribe(ip_address, server_key)
 
         def found(result: tuple[str, ...] | OSError) -> None:
             if not isinstance(result, OSError):
@@ -67,7 +75,11 @@ class Dialer:
 
     def _connect(self, action: Open, addresses: tuple[str, str]) -> None:
         try:
-            self._sockets.open(action.link, action.routing_id, addresses)
+            self._sockets.open(
+                action.link, action.routing_id, addresses, action.endpoint.server_key
+            )
+        except AuthenticationError as error:
+            self._on_refused(action.link, error)
         except zmq.ZMQError as error:
             self._core.links.unreachable(
                 action.link, f"ZMQ cannot connect there ({error.strerror})"

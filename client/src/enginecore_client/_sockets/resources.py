@@ -15,6 +15,8 @@ import zmq
 
 from enginecore_client._addresses.addresses import host_name, with_host
 from enginecore_client._core.states import Channel
+from enginecore_client._sockets.own_key import OwnKey
+from enginecore_client.errors import AuthenticationError
 from enginecore_wire.frames import Frame
 
 BURST: Final = 64
@@ -69,13 +71,15 @@ class Callbacks(NamedTuple):
 
     `on_messages` is called with a source, `on_monitor` with a source and a channel, `on_loads`
     when the coordinator may have published, `on_listener` with a link and whether anybody listens
-    at its address, where that is known.
+    at its address, where that is known, `on_refused` with a link whose handshake failed over keys
+    and why, if that is known.
     """
 
     on_messages: Callable[[int], None]
     on_monitor: Callable[[int, Channel], None]
     on_loads: Callable[[], None]
     on_listener: Callable[[int, bool], None]
+    on_refused: Callable[[int, AuthenticationError | None], None]
 
 
 class Sockets(Protocol):
@@ -84,10 +88,13 @@ class Sockets(Protocol):
     What is read together is a source; what belongs to one engine is a link.
     """
 
-    def open(self, link: int, routing_id: bytes, addresses: tuple[str, str]) -> None:
-        """Make a link ready to send and receive.
+    def open(
+        self, link: int, routing_id: bytes, addresses: tuple[str, str], server_key: str = ""
+    ) -> None:
+        """Make a link ready to send and receive; with CURVE if the other side has a key.
 
         Raises:
+            AuthenticationError: the client has no key.
             zmq.ZMQError: an address is not one that ZMQ connects to.
         """
 
@@ -110,7 +117,7 @@ class Sockets(Protocol):
             HostUnreachableError: the link's engine is not connected (where that is known).
         """
 
-    def subscribe(self, address: str | None) -> None:
+    def subscribe(self, address: str | None, server_key: str = "") -> None:
         """Take load reports from a coordinator from now on, or from nobody."""
 
     def announce(self, message: bytes) -> None:
@@ -133,16 +140,22 @@ class LoadFeed:
     Args:
         watcher: the shell's way to wait for sockets.
         on_loads: called when the coordinator may have published.
+        own_key: the client's key, for coordinators with CURVE.
     """
 
-    def __init__(self, watcher: Watcher, on_loads: Callable[[], None]) -> None:
+    def __init__(
+        self, watcher: Watcher, on_loads: Callable[[], None], own_key: OwnKey | None = None
+    ) -> None:
         self._watcher = watcher
         self._on_loads = on_loads
+        self._own_key = own_key or OwnKey(None)
         self._socket: Socket | None = None
 
-    def subscribe(self, context: zmq.Context[Any] | None, address: str | None) -> None:
-        """Take load reports from `address` from now on; None, or an address that ZMQ does not
-        connect to: from nobody."""
+    def subscribe(
+        self, context: zmq.Context[Any] | None, address: str | None, server_key: str = ""
+    ) -> None:
+        """Take load reports from `address` from now on; None, an address that ZMQ does not connect
+        to, or no key where one is needed: from nobody."""
         if self._socket is not None:
             self._watcher.unwatch(self._socket)
             self._socket.close(0)
@@ -153,8 +166,9 @@ class LoadFeed:
         for option, value in OPTIONS.items():
             socket.setsockopt(option, value)
         try:
+            self._own_key.apply(socket, server_key)
             socket.connect(address)
-        except zmq.ZMQError:
+        except (AuthenticationError, zmq.ZMQError):
             socket.close(0)
             return
         socket.send(b"\x01")
