@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from enginecore_server.binding import BindError
+from enginecore_server.binding import PORT_REMEDY, BindError
 from enginecore_server.phases import ENDED
 from enginecore_wire.contract import (
     DRAIN_PATH,
@@ -127,4 +127,6 @@ def _listen(host: str, port: int) -> sockets.socket:
             dualstack_ipv6=every and six,
         )
     except OSError as error:
-        raise BindError(f"transport.http_port: port {port} on {host}: {error.strerror}") from error
+        raise BindError(
+            f"transport.http_port: port {port} on {host}: {error.strerror}; {PORT_REMEDY}"
+        ) from error

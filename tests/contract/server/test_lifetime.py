@@ -189,7 +189,7 @@ def test_a_taken_port_is_named(make_pod: MakePod, field: str) -> None:
     taken = make_pod().input_port
     config = msgspec.to_builtins(stub_config())
     config["transport"][field] = taken
-    _refused(config, f"transport.{field}: port {taken}")
+    _refused(config, f"transport.{field}: port {taken}", "give another port")
 
 
 def test_a_socket_directory_with_a_long_name_is_refused(tmp_path: Path) -> None:
@@ -340,8 +340,8 @@ def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def _refused(config: dict[str, Any], text: str, **environment: str) -> None:
-    """Run a server that cannot start, and look for `text` in its last words."""
+def _refused(config: dict[str, Any], *texts: str, **environment: str) -> None:
+    """Run a server that cannot start, and look for `texts` in its last words."""
     done = subprocess.run(
         [sys.executable, "-m", "enginecore_server"],
         env=os.environ | environment | {CONFIG_ENV: json.dumps(config)},
@@ -351,5 +351,5 @@ def _refused(config: dict[str, Any], text: str, **environment: str) -> None:
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert text in done.stderr
+    assert all(text in done.stderr for text in texts), done.stderr
     assert "Traceback" not in done.stderr

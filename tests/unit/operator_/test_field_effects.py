@@ -133,6 +133,16 @@ ENGINE = {
     "podTemplate.spec.securityContext": Case(
         template(securityContext={"fsGroup": 7}), {"pod spec securityContext fsGroup": 7}
     ),
+    "podTemplate.spec.hostNetwork": Case(
+        template(hostNetwork=True),
+        {
+            "pod spec hostNetwork": True,
+            "pod spec dnsPolicy": "ClusterFirstWithHostNet",
+            "engine ports input hostPort": 5557,
+            "engine ports output hostPort": 5558,
+            "engine ports http hostPort": 8080,
+        },
+    ),
     "podTemplate.spec.volumes[].name": Case(
         template(volumes=[{"name": "cache", "emptyDir": {}}]),
         {"pod spec volumes cache emptyDir": {}},

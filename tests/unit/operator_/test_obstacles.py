@@ -79,6 +79,22 @@ def test_unschedulable_tells_the_way_without_a_device(
     assert story.condition("Scheduled") == ("False", "Unschedulable")
 
 
+def test_ports_taken_on_the_node_s_network_are_told_with_the_fields() -> None:
+    words = "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
+    story = story_of(
+        {"conditions": refused(words)},
+        bound=False,
+        podTemplate={"spec": {"hostNetwork": True}},
+        transport={"inputPort": 7001},
+    )
+    story.plan(1)
+    reason, message = ready(story)
+    assert reason == "Unschedulable"
+    assert message.startswith(words)
+    assert "spec.transport.inputPort" in message
+    assert "a node each" in message
+
+
 @pytest.mark.parametrize("conditions", [[], refused("gate", "SchedulingGated")])
 def test_what_the_scheduler_has_not_refused_is_pending(conditions: list[dict[str, Any]]) -> None:
     story = story_of({"conditions": conditions}, bound=False)

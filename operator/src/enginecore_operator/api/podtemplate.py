@@ -62,6 +62,14 @@ class TemplateSpec(Spec, frozen=True):
     image_pull_secrets: Annotated[
         list[dict[str, Any]], Meta(max_length=16, description="As in a Pod.")
     ] = []
+    host_network: Annotated[
+        bool,
+        Meta(
+            description="Use the node's network: clients reach the engine at the node's address, "
+            "and its three ports of spec.transport must be free there. Engines of one cluster "
+            "then need a node each."
+        ),
+    ] = False
     security_context: Annotated[
         dict[str, Any], Meta(description="Pod security context, merged over the operator's.")
     ] = {}

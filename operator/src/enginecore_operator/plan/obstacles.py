@@ -12,6 +12,14 @@ SLOW_SECONDS: Final = 5.0
 LONGEST_REST: Final = 60.0
 """Seconds between two looks at such a pod: as long as it took already, at most this."""
 
+NO_FREE_PORTS: Final = "free ports"
+"""What the scheduler says where another pod has taken a port on the node's network."""
+PORTS_REMEDY: Final = (
+    "On the node's network (podTemplate.spec.hostNetwork) engines of one cluster need a node each, "
+    "and engines of two clusters on one node different ports: set spec.transport.inputPort, "
+    "outputPort and httpPort"
+)
+
 _ON_ITS_WAY: Final = ("ContainerCreating", "PodInitializing")
 
 
@@ -87,6 +95,8 @@ def next_look(pod: ObservedPod, now: datetime) -> float | None:
 
 
 def _with_remedy(message: str, accelerator: Accelerator) -> str:
+    if NO_FREE_PORTS in message:
+        return f"{message} {PORTS_REMEDY}"
     if accelerator.count == 0 or f"Insufficient {accelerator.name}" not in message:
         return message
     return f"{message} For an engine on CPU only, set spec.accelerator.count: 0"

@@ -55,6 +55,9 @@ def build_pod(
         "containers": [_engine_container(owner, spec, epoch, rendering)],
         "volumes": [*_volumes(spec.model.source), *engine.server_volumes(spec)],
     }
+    if spec.pod_template.spec.host_network:
+        # Without it the pod asks the node's DNS server, which knows no Service.
+        pod_spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     copier = engine.server_copier(spec, rendering)
     if copier:
         pod_spec["initContainers"] = copier
@@ -148,11 +151,7 @@ def _engine_container(
         "imagePullPolicy": rendering.image_pull_policy,
         "command": engine.server_command(spec),
         "env": _environment(build_config(owner, spec, epoch), spec),
-        "ports": [
-            {"name": "input", "containerPort": spec.transport.input_port},
-            {"name": "output", "containerPort": spec.transport.output_port},
-            {"name": "http", "containerPort": spec.transport.http_port},
-        ],
+        "ports": _ports(spec),
         "resources": _resources(spec),
         "securityContext": container_security_context(),
         # The last lines of a failed engine's log reach the pod's status, and from there ours.
@@ -160,6 +159,22 @@ def _engine_container(
         "volumeMounts": [*_mounts(spec.model.source), *engine.server_mounts(spec)],
         **_probes(),
     }
+
+
+def _ports(spec: EngineCoreSpec) -> list[dict[str, Any]]:
+    """Name the ports; on the node's network the scheduler has to know that they are taken there."""
+    transport = spec.transport
+    given = {
+        "input": transport.input_port,
+        "output": transport.output_port,
+        "http": transport.http_port,
+    }
+    ports: list[dict[str, Any]] = [
+        {"name": name, "containerPort": port} for name, port in given.items()
+    ]
+    if spec.pod_template.spec.host_network:
+        return [{**port, "hostPort": port["containerPort"]} for port in ports]
+    return ports
 
 
 def _environment(config: ServerConfig, spec: EngineCoreSpec) -> list[dict[str, Any]]:
