@@ -128,7 +128,7 @@ def _dialect(declared: str, reported: str) -> Dialect:
     if not declared and not reported:
         raise msgspec.ValidationError(
             "vllm_version: missing, so the engine is older than vLLM 0.23; "
-            "name its release in runtime.version"
+            "name its release in runtime.version, or use an image of a newer one"
         )
     try:
         return confirm(declared, reported)
