@@ -1,5 +1,6 @@
 """Objects as the API server shows them to the operator, for tests of its decisions."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,16 +9,18 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
-from enginecore_operator.plan.actions import Create, Patch, Plan
+from enginecore_operator.plan.actions import Apply, Create, Delete, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
     FactsReading,
+    ObjectMeta,
     ObservedCluster,
     ObservedCore,
     ObservedNode,
+    ObservedObject,
     ObservedPod,
 )
 from enginecore_operator.plan.rendering import Rendering
@@ -108,11 +111,34 @@ def without_address(pod: ObservedPod, name: str) -> ObservedPod:
     return msgspec.structs.replace(pod, metadata=meta)
 
 
-def node(name: str = "n1", *, simulated: bool = False) -> dict[str, ObservedNode]:
-    """Return one node by name."""
+def node(
+    name: str = "n1", *, simulated: bool = False, addresses: Sequence[tuple[str, str]] = ()
+) -> dict[str, ObservedNode]:
+    """Return one node by name; `addresses` are pairs of type and address."""
     annotations = {labels.KWOK_NODE: "fake"} if simulated else {}
-    raw = {"metadata": {"name": name, "annotations": annotations}}
+    raw = {
+        "metadata": {"name": name, "annotations": annotations},
+        "status": {"addresses": [{"type": kind, "address": ip} for kind, ip in addresses]},
+    }
     return {name: msgspec.convert(raw, ObservedNode)}
+
+
+def service_from(
+    manifest: dict[str, Any],
+    *,
+    families: Sequence[str] = ("IPv4",),
+    ingress: Sequence[dict[str, str]] = (),
+) -> ObservedObject:
+    """Return a Service as the API server shows it, with node ports from 30001 on."""
+    spec, meta = manifest["spec"], manifest["metadata"]
+    ports = [{**port, "nodePort": 30001 + i} for i, port in enumerate(spec["ports"])]
+    raw = {
+        **manifest,
+        "metadata": {**meta, "uid": f"uid-{meta['name']}"},
+        "spec": {**spec, "ports": ports, "ipFamilies": list(families)},
+        "status": {"loadBalancer": {"ingress": list(ingress)}},
+    }
+    return ObservedObject(msgspec.convert(raw["metadata"], ObjectMeta), raw)
 
 
 def observed_core(
@@ -168,6 +194,7 @@ class CoreStory:
     def __init__(self, **spec: Any) -> None:
         self.core = observed_core(core_spec(**spec))
         self.pods: list[ObservedPod] = []
+        self.exposure: ObservedObject | None = None
         self.nodes = node()
         self.reading: FactsReading | None = None
         self.warnings: dict[str, str] = {}
@@ -177,6 +204,7 @@ class CoreStory:
         view = CoreView(
             core=self.core,
             pods=self.pods,
+            exposure=self.exposure,
             nodes=self.nodes,
             warnings=self.warnings,
             reading=self.reading,
@@ -187,6 +215,10 @@ class CoreStory:
         for action in (action for stage in plan.stages for action in stage):
             if isinstance(action, Patch):
                 self.pods = [without_address(pod, action.ref.name) for pod in self.pods]
+            elif isinstance(action, Create | Apply) and action.manifest["kind"] == "Service":
+                self.exposure = service_from(action.manifest)
+            elif isinstance(action, Delete) and action.ref.kind == "Service":
+                self.exposure = None
             elif isinstance(action, Create):
                 self.pods.append(pod_from(action.manifest))
         return plan

@@ -25,11 +25,13 @@ ROLLOUT_REPLICAS = 3
 def engine_effects(**spec: Any) -> Tree:
     """Return what one EngineCore leads to.
 
-    `pod`, its container `engine`, the settings `server` in it, the `status` of a running engine,
-    and of one that failed once and twice: how long it `waits`, and its `phases`.
+    Its Service for clients `outside`, `pod`, its container `engine`, the settings `server` in it,
+    the `status` of a running engine, and of one that failed once and twice: how long it `waits`,
+    and its `phases`.
     """
     story = CoreStory(**spec)
-    (pod,) = created(story.plan())
+    made = {manifest["kind"]: manifest for manifest in created(story.plan())}
+    pod = made["Pod"]
     engine = find(pod, "spec containers engine")
     story.pod = running(story.pod)
     story.plan(1)
@@ -44,6 +46,7 @@ def engine_effects(**spec: Any) -> Tree:
         story.plan(clock)
     text = find(engine, "env ENGINECORE_CONFIG value").replace("$$", "$")
     return {
+        "outside": made.get("Service"),
         "pod": pod,
         "engine": engine,
         "server": msgspec.json.decode(text),

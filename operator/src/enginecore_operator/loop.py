@@ -22,7 +22,7 @@ from enginecore_operator.kube.errors import (
 )
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
-from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
+from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS, SERVICES
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
@@ -39,7 +39,12 @@ from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_operator.plan.rendering import Rendering
 from enginecore_operator.pod_warnings import PodWarnings
 from enginecore_operator.status_reader import StatusReader
-from enginecore_operator.views import foreign_children, read_cluster_view, read_core_view
+from enginecore_operator.views import (
+    foreign_children,
+    foreign_exposure,
+    read_cluster_view,
+    read_core_view,
+)
 from enginecore_operator.wakes import keys_concerned
 from enginecore_operator.workqueue import Key, WorkQueue
 
@@ -184,6 +189,12 @@ class Reconciler:
         if view is None:
             await self._reap(key)
             return None
+        foreign = foreign_exposure(view)
+        if foreign:
+            await self._executor.refresh(SERVICES, key.namespace, foreign)
+            view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
+            if view is None:
+                return None
         slow = [pod for pod in view.pods if is_slow(pod, self._now())]
         view = msgspec.structs.replace(
             view,
@@ -191,12 +202,17 @@ class Reconciler:
             warnings=await self._warnings.latest(slow),
         )
         try:
-            return await self._carry_out(key, view, plan_core(view, self._rendering, self._now()))
+            requeue = await self._carry_out(
+                key, view, plan_core(view, self._rendering, self._now())
+            )
         except RefusedError as error:
             view = read_core_view(self.cache, key.namespace, key.name) or view
             plan = refuse_core(view, Reason.API_REFUSED, error.message, self._now())
             await self._carry_out(key, view, plan)
             return REFUSED_DELAY
+        if not foreign:
+            return requeue
+        return REFUSED_DELAY if requeue is None else min(requeue, REFUSED_DELAY)
 
     async def _reap(self, key: Key) -> None:
         """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""

@@ -22,7 +22,24 @@ def read_core_view(
     if not isinstance(core, ObservedCore):
         return None
     pods = [p for p in cache.children("Pod", namespace, name) if isinstance(p, ObservedPod)]
-    return CoreView(core=core, pods=pods, reading=reading)
+    exposure = cache.get("Service", namespace, names.exposure_name(name))
+    return CoreView(
+        core=core,
+        pods=pods,
+        exposure=exposure if isinstance(exposure, ObservedObject) else None,
+        reading=reading,
+    )
+
+
+def foreign_exposure(view: CoreView) -> str:
+    """Return the name of a Service that is not this engine's, on the name of its own; else "".
+
+    The watch does not follow it where it lacks our labels.
+    """
+    there = view.exposure
+    if there is None or there.metadata.is_controlled_by(view.core.metadata.uid):
+        return ""
+    return there.metadata.name
 
 
 def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | None:

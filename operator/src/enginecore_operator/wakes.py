@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from enginecore_operator.api import labels
 from enginecore_operator.kube.cache import Cache, Change
-from enginecore_operator.plan.observed import ObservedNode, ObservedPod
+from enginecore_operator.plan.observed import NodeAddress, ObservedNode, ObservedPod
 from enginecore_operator.workqueue import Key
 
 
@@ -17,6 +17,8 @@ def keys_concerned(change: Change, cache: Cache) -> Iterator[Key]:
         yield from _parent(labels.CORE_KIND, meta.namespace, meta.labels.get(labels.CORE))
     elif change.kind == "Node":
         yield from _engines_on(change, cache)
+    elif change.kind == "Service" and labels.CORE in meta.labels:
+        yield Key(labels.CORE_KIND, meta.namespace, meta.labels[labels.CORE])
     elif change.kind != labels.CLUSTER_KIND:
         yield from _parent(labels.CLUSTER_KIND, meta.namespace, meta.labels.get(labels.CLUSTER))
 
@@ -27,10 +29,8 @@ def _parent(kind: str, namespace: str, name: str | None) -> Iterator[Key]:
 
 
 def _engines_on(change: Change, cache: Cache) -> Iterator[Key]:
-    """Return the engines of a node that came, went, or was marked as simulated."""
-    before, after = change.before, change.after
-    both = isinstance(before, ObservedNode) and isinstance(after, ObservedNode)
-    if both and _simulated(before) == _simulated(after):
+    """Return the engines of a node that came, went, moved, or was marked as simulated."""
+    if _traits(change.before) == _traits(change.after):
         return
     for pod in cache.all("Pod"):
         if isinstance(pod, ObservedPod) and pod.spec.node_name == change.metadata.name:
@@ -38,5 +38,6 @@ def _engines_on(change: Change, cache: Cache) -> Iterator[Key]:
             yield from _parent(labels.CORE_KIND, meta.namespace, meta.labels.get(labels.CORE))
 
 
-def _simulated(view: object) -> bool:
-    return isinstance(view, ObservedNode) and view.simulated
+def _traits(view: object) -> tuple[bool, list[NodeAddress]] | None:
+    """Return what engines on a node depend on; None for a node that is not there."""
+    return (view.simulated, view.status.addresses) if isinstance(view, ObservedNode) else None

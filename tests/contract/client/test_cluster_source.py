@@ -35,6 +35,7 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.cluster: dict[str, Any] | None = None
+        self.exposed: dict[str, Any] | None = None
         self.version = 1
         self.status_code = 200
         self.scale_code = 200
@@ -78,7 +79,10 @@ class ApiServer:
 
     def object(self, addresses: dict[str, Any]) -> dict[str, Any]:
         metadata = {"name": "smollm", "resourceVersion": str(self.version)}
-        return {"metadata": metadata, "status": {"clientAddresses": addresses}}
+        status = {"clientAddresses": addresses}
+        if self.exposed is not None:
+            status["exposedAddresses"] = self.exposed
+        return {"metadata": metadata, "status": status}
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         url = urlsplit(handler.path)
@@ -169,6 +173,20 @@ async def test_client_follows_the_status(api: ApiServer) -> None:
             api.set(None)
             await eventually_async(lambda: not client._driver.core._fleet.working())
         assert source.problem.startswith(("it was deleted", "it does not exist"))
+
+
+async def test_a_client_outside_takes_the_exposed_addresses(api: ApiServer) -> None:
+    with ProtocolPeer(0) as inside, ProtocolPeer(0) as outside:
+        api.exposed = outside.addresses
+        api.set(inside.addresses)
+        source = ClusterSource("smollm", "prod", api.api_client(), exposed=True)
+        async with AsyncMPClient(source, ready_timeout=20) as client:
+            assert len([o async for o in client.generate(PROMPT, PARAMS)]) == 3
+            assert (len(outside.adds), inside.hellos) == (1, [])
+            await eventually_async(lambda: any("watch" in query for query in api.requests))
+            api.exposed = None
+            api.set(inside.addresses)
+            await eventually_async(lambda: "spec.transport.expose" in source.describe())
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,9 @@ ENGINE = {
     "transport.maxClients": Case(
         {"transport": {"maxClients": 9}}, {"server transport max_clients": 9}
     ),
+    "transport.expose": Case(
+        {"transport": {"expose": "LoadBalancer"}}, {"outside spec type": "LoadBalancer"}
+    ),
     "liveness.pingSeconds": Case(
         {"liveness": {"pingSeconds": 0.5}}, {"server liveness ping_seconds": 0.5}
     ),

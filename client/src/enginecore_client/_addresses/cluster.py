@@ -33,13 +33,15 @@ _JOIN_SECONDS: Final = 5.0
 
 
 class ClusterSource:
-    """Follows `status.clientAddresses` of one EngineCluster in a thread of its own.
+    """Follows the addresses in the status of one EngineCluster in a thread of its own.
 
     Args:
         name: the EngineCluster's name.
         namespace: its namespace.
         api_client: a kubernetes.client.ApiClient; by default the pod's service account, or
             else the current context of the kubeconfig.
+        exposed: for a client outside the cluster: take `status.exposedAddresses`, which are there
+            where `spec.transport.expose` is set, and not `status.clientAddresses`.
 
     Attributes:
         problem: why there are no addresses; "" while there are.
@@ -49,7 +51,14 @@ class ClusterSource:
         AddressError: the `kubernetes` package is not installed.
     """
 
-    def __init__(self, name: str, namespace: str = "default", api_client: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        namespace: str = "default",
+        api_client: Any = None,
+        *,
+        exposed: bool = False,
+    ) -> None:
         from importlib.util import find_spec  # noqa: PLC0415 - few clients follow a cluster
 
         if find_spec("kubernetes") is None:
@@ -63,6 +72,7 @@ class ClusterSource:
         self._absent_since: float | None = None
         self._name = name
         self._namespace = namespace
+        self._exposed = exposed
         self._api_client = api_client
         self._news: ClientAddresses | None = None
         self._current: ClientAddresses | None = None
@@ -221,12 +231,23 @@ class ClusterSource:
 
     def _take(self, resource: dict[str, Any]) -> None:
         try:
-            addresses = ClientAddresses.from_status(resource)
+            addresses = self._read(resource)
         except AddressError as error:
             self.problem = error.message
             return
         self.problem = ""
         self._offer(addresses)
+
+    def _read(self, resource: dict[str, Any]) -> ClientAddresses:
+        if not self._exposed:
+            return ClientAddresses.from_status(resource)
+        addresses = resource.get("status", {}).get("exposedAddresses")
+        if not addresses:
+            raise AddressError(
+                "its status has no exposedAddresses: set spec.transport.expose to NodePort or "
+                "LoadBalancer"
+            )
+        return ClientAddresses.from_dict(addresses)
 
     def _offer(self, addresses: ClientAddresses) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     SCHEDULED = "Scheduled"
     FACTS_KNOWN = "FactsKnown"
+    EXPOSED = "Exposed"
 
 
 class Reason(StrEnum):
@@ -59,6 +60,11 @@ class Reason(StrEnum):
     SIMULATED_NODE = "SimulatedNode"
     NOT_ANSWERING = "NotAnswering"
     NOT_LOADED = "NotLoaded"
+    # Exposed
+    ADDRESS_KNOWN = "AddressKnown"
+    SERVICE_PENDING = "ServicePending"
+    LOAD_BALANCER_PENDING = "LoadBalancerPending"
+    NO_NODE_ADDRESS = "NoNodeAddress"
     # Events only
     CREATED = "Created"
     DELETED = "Deleted"

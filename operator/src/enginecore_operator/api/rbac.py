@@ -27,8 +27,13 @@ CLUSTER_RULES: Final[list[dict[str, Any]]] = [
     },
     {
         "apiGroups": [""],
-        "resources": ["services", "configmaps"],
+        "resources": ["configmaps"],
         "verbs": ["get", "list", "watch", "create", "patch"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["services"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {
         "apiGroups": ["apps"],

@@ -57,6 +57,13 @@ class EngineClusterStatus(Spec, frozen=True):
         ClientAddresses,
         Meta(description="What a client takes as client_addresses: as of now, by pod IP."),
     ] = ClientAddresses()
+    exposed_addresses: Annotated[
+        ClientAddresses | None,
+        Meta(
+            description="The same for clients outside the cluster, where spec.transport.expose "
+            "is set; without the coordinator."
+        ),
+    ] = None
     conditions: Annotated[
         list[Condition], Meta(description="Available, Progressing and Degraded.")
     ] = []
@@ -101,6 +108,12 @@ class EngineCoreStatus(Spec, frozen=True):
     ] = 0
     input_address: Annotated[str, Meta(description="ZMQ input of the present pod.")] = ""
     output_address: Annotated[str, Meta(description="ZMQ output of the present pod.")] = ""
+    exposed_input_address: Annotated[
+        str, Meta(description="ZMQ input for clients outside the cluster, by transport.expose.")
+    ] = ""
+    exposed_output_address: Annotated[
+        str, Meta(description="ZMQ output for clients outside the cluster, by transport.expose.")
+    ] = ""
     pod: Annotated[PodReference, Meta(description="The pod of the present epoch.")] = PodReference()
     restarts: Annotated[int, Meta(description="Replacements of pods that ended or were lost.")] = 0
     failure: Annotated[
@@ -110,5 +123,5 @@ class EngineCoreStatus(Spec, frozen=True):
         EngineFacts | None, Meta(description="What the engine tells of itself once it is loaded.")
     ] = None
     conditions: Annotated[
-        list[Condition], Meta(description="Ready, Scheduled and FactsKnown.")
+        list[Condition], Meta(description="Ready, Scheduled, FactsKnown and Exposed.")
     ] = []

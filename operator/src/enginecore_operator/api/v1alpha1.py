@@ -290,6 +290,13 @@ class Transport(Spec, frozen=True):
     max_clients: Annotated[
         int, Meta(ge=1, le=MOST_CLIENTS, description="Clients served at the same time.")
     ] = 64
+    expose: Annotated[
+        Literal["None", "NodePort", "LoadBalancer"],
+        Meta(
+            description="How clients outside the cluster reach the engine: by a Service of this "
+            "type of its own, whose addresses are in status; None: not at all. Replaces no pod."
+        ),
+    ] = "None"
 
 
 class Liveness(Spec, frozen=True):

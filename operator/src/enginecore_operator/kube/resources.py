@@ -37,7 +37,10 @@ _OF_A_CLUSTER: Final = labels.CLUSTER
 CLUSTERS: Final = Resource(labels.CLUSTER_KIND, labels.GROUP, labels.VERSION, "engineclusters")
 CORES: Final = Resource(labels.CORE_KIND, labels.GROUP, labels.VERSION, "enginecores")
 PODS: Final = Resource("Pod", "", "v1", "pods", selector=labels.CORE)
-SERVICES: Final = Resource("Service", "", "v1", "services", selector=_OF_A_CLUSTER)
+SERVICES: Final = Resource(
+    "Service", "", "v1", "services", selector=f"{labels.APP_MANAGED_BY}={labels.FIELD_MANAGER}"
+)
+"""Of a cluster, or of an engine that may belong to none."""
 CONFIG_MAPS: Final = Resource("ConfigMap", "", "v1", "configmaps", selector=_OF_A_CLUSTER)
 DEPLOYMENTS: Final = Resource("Deployment", "apps", "v1", "deployments", selector=_OF_A_CLUSTER)
 NODES: Final = Resource("Node", "", "v1", "nodes", namespaced=False)

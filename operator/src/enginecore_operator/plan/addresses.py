@@ -9,6 +9,7 @@ from enginecore_operator.api import labels
 from enginecore_operator.api.status import ClientAddresses
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.plan import names
+from enginecore_operator.plan.exposure import NOT_EXPOSED
 from enginecore_operator.plan.observed import ObjectMeta, ObservedCore, ObservedObject
 from enginecore_operator.plan.rendering import owner_reference
 from enginecore_wire.contract import PUBLISH_PORT
@@ -28,6 +29,19 @@ def collect_addresses(
         input_address=[core.status.input_address if core else "" for core in ranks],
         output_address=[core.status.output_address if core else "" for core in ranks],
         stats_update_address=names.tcp_address(cluster_ip, PUBLISH_PORT),
+    )
+
+
+def collect_exposed(
+    spec: EngineClusterSpec, cores: Mapping[int, ObservedCore]
+) -> ClientAddresses | None:
+    """Collect the addresses for clients outside the cluster; None where none are to reach it."""
+    if spec.transport.expose == NOT_EXPOSED:
+        return None
+    ranks = [cores.get(rank) for rank in range(spec.replicas)]
+    return ClientAddresses(
+        input_address=[core.status.exposed_input_address if core else "" for core in ranks],
+        output_address=[core.status.exposed_output_address if core else "" for core in ranks],
     )
 
 

@@ -21,7 +21,11 @@ from enginecore_operator.plan.actions import (
     ObjectRef,
     Plan,
 )
-from enginecore_operator.plan.addresses import build_addresses_map, collect_addresses
+from enginecore_operator.plan.addresses import (
+    build_addresses_map,
+    collect_addresses,
+    collect_exposed,
+)
 from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
@@ -80,6 +84,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 engines.serving,
                 view.services.get(names.coordinator_name(cluster.metadata.name)),
             ),
+            exposed=collect_exposed(spec, engines.serving),
         ),
         now,
     )

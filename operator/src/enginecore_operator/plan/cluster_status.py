@@ -33,6 +33,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     surplus: Mapping[int, ObservedCore]
     taken: tuple[str, ...]
     addresses: ClientAddresses
+    exposed: ClientAddresses | None
 
 
 class _Counts(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
         selector=selector(view.cluster.metadata.name),
         current_revision=sight.revision,
         client_addresses=sight.addresses,
+        exposed_addresses=sight.exposed,
         conditions=build_conditions(
             view.cluster.status.conditions,
             verdicts,

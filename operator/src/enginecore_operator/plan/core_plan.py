@@ -16,6 +16,7 @@ from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
+from enginecore_operator.plan.exposure import exposure_actions, exposure_events
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import next_look
@@ -152,8 +153,15 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
     if failure is None and current is not None:
         ask = facts_request(view, current, situation.spec.transport.http_port)
         requeue = FACTS_PERIOD if facts_pending(view, current) else next_look(current, now)
-    stage = (*_retire_address(situation), *_remove_older(situation))
-    news = _failure_events(situation) or _ready_events(view, status)
+    stage = (
+        *_retire_address(situation),
+        *_remove_older(situation),
+        *exposure_actions(view, situation.spec),
+    )
+    news = (
+        *(_failure_events(situation) or _ready_events(view, status)),
+        *exposure_events(view, status),
+    )
     return Plan(
         status=status,
         stages=(stage,) if stage else (),
@@ -182,7 +190,7 @@ def _replace(situation: _Situation, rendering: Rendering, now: datetime) -> Plan
         _retire_address(situation),
         _remove_current(situation),
         _remove_older(situation),
-        (Create(pod),),
+        (Create(pod), *exposure_actions(view, situation.spec)),
     )
     name = names.pod_name(core.metadata.name, epoch)
     old = names.pod_name(core.metadata.name, situation.epoch)

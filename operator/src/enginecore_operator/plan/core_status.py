@@ -8,6 +8,7 @@ from enginecore_operator.api.conditions import ConditionType, Reason
 from enginecore_operator.api.status import EngineCoreStatus, Failure, PodReference
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan import names
+from enginecore_operator.plan.exposure import find_exposure
 from enginecore_operator.plan.facts import current_reading, is_simulated, simulated_message
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import Obstacle, find_obstacle, waiting_text
@@ -42,12 +43,17 @@ def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatu
         ConditionType.SCHEDULED: _scheduled(view, sight),
         ConditionType.FACTS_KNOWN: _facts_known(view, sight),
     }
+    exposure = find_exposure(view, spec, pod)
+    if exposure.verdict is not None:
+        verdicts[ConditionType.EXPOSED] = exposure.verdict
     return EngineCoreStatus(
         observed_generation=view.core.metadata.generation,
         phase=_phase(view, sight),
         epoch=sight.epoch,
         input_address=names.tcp_address(ip, spec.transport.input_port),
         output_address=names.tcp_address(ip, spec.transport.output_port),
+        exposed_input_address=exposure.input_address,
+        exposed_output_address=exposure.output_address,
         pod=_pod_reference(view, sight),
         restarts=sight.restarts,
         failure=sight.failure,

@@ -24,6 +24,11 @@ def coordinator_name(cluster: str) -> str:
     return f"{cluster}-coordinator"
 
 
+def exposure_name(core: str) -> str:
+    """Name of the Service by which clients outside the cluster reach an engine."""
+    return f"{core}-exposed"
+
+
 def addresses_name(cluster: str) -> str:
     """Name of the ConfigMap with the client addresses."""
     return f"{cluster}-client-addresses"

@@ -155,10 +155,24 @@ class ObservedPod(_View, frozen=True):
         return next((c for c in self.status.conditions if c.type == kind), None)
 
 
+class NodeAddress(_View, frozen=True):
+    """One address of a node."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(_View, frozen=True):
+    """Status of a node."""
+
+    addresses: list[NodeAddress] = []
+
+
 class ObservedNode(_View, frozen=True):
     """A node."""
 
     metadata: ObjectMeta
+    status: NodeStatus = NodeStatus()
 
     @property
     def simulated(self) -> bool:
@@ -206,11 +220,13 @@ class FactsReading(msgspec.Struct, frozen=True):
 
 class CoreView(msgspec.Struct, frozen=True, kw_only=True):
     """All that bears on one EngineCore. `pods` are those that carry its label, of any owner;
-    `warnings` are what kubelets report of those that do not start, by the pods' uid.
+    `exposure` is the Service on the name of its own, whoever owns it; `warnings` are what kubelets
+    report of pods that do not start, by the pods' uid.
     """
 
     core: ObservedCore
     pods: Sequence[ObservedPod] = ()
+    exposure: ObservedObject | None = None
     nodes: Mapping[str, ObservedNode] = {}
     warnings: Mapping[str, str] = {}
     reading: FactsReading | None = None

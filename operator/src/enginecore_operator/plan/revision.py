@@ -12,11 +12,15 @@ REVISION_LENGTH = 10
 
 
 def compute_revision(spec: EngineCoreSpec) -> str:
-    """Hash the part of a spec that a change of replaces pods: all but rank and restart.
+    """Hash the part of a spec that a change of replaces pods: all but rank, restart and
+    transport.expose.
 
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
+    # A Service is put before the pod, or taken away.
+    inside = msgspec.structs.replace(spec.transport, expose="None")
+    spec = msgspec.structs.replace(spec, transport=inside)
     if spec.accelerator.count == spec.parallelism.devices:
         # As if it were left out: API servers once wrote the default into every object.
         unset = msgspec.structs.replace(spec.accelerator, count=None)
