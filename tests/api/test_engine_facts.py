@@ -1,6 +1,7 @@
 """What an engine server says of itself reaches the EngineCore's status."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +25,8 @@ FACTS = EngineFacts(
 class StatusPage:
     """An HTTP server on loopback that answers as an engine server would."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         self.phase = "Loading"
         self.asked = 0
         page = self
@@ -41,7 +43,10 @@ class StatusPage:
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        self.server = Server((host, 0), Handler)
         self.server.daemon_threads = True
         self.port = int(self.server.server_address[1])
 
@@ -54,9 +59,9 @@ class StatusPage:
         )
 
 
-@pytest.fixture
-def page() -> Iterator[StatusPage]:
-    found = StatusPage()
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def page(request: pytest.FixtureRequest) -> Iterator[StatusPage]:
+    found = StatusPage(request.param)
     thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield found
@@ -79,12 +84,12 @@ def real_node(kubectl: Kubectl) -> Iterator[str]:
     kubectl.run("delete", "node", name)
 
 
-def set_pod(kubectl: Kubectl, *, ready: bool) -> None:
+def set_pod(kubectl: Kubectl, ip: str, *, ready: bool) -> None:
     """Say what a kubelet would of a running pod."""
     status: dict[str, Any] = {
         "phase": "Running",
-        "podIP": "127.0.0.1",
-        "podIPs": [{"ip": "127.0.0.1"}],
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
         "conditions": [
             {"type": "PodScheduled", "status": "True"},
             {"type": "Ready", "status": "True" if ready else "False"},
@@ -110,7 +115,7 @@ def test_facts(kubectl: Kubectl, runner: OperatorRunner, page: StatusPage, real_
         "scheduled",
         30,
     )
-    set_pod(kubectl, ready=False)
+    set_pod(kubectl, page.host, ready=False)
 
     def status() -> dict[str, Any]:
         found: dict[str, Any] = kubectl.get("enginecore", "solo").get("status", {})
@@ -121,11 +126,12 @@ def test_facts(kubectl: Kubectl, runner: OperatorRunner, page: StatusPage, real_
     page.phase = "Ready"
     expected = json.loads(msgspec.json.encode(FACTS))
     eventually(lambda: status().get("engine") == expected, "the facts are shown", 20)
-    set_pod(kubectl, ready=True)
+    set_pod(kubectl, page.host, ready=True)
     eventually(lambda: status().get("phase") == "Ready", "ready", 20)
     assert kubectl.condition("enginecore", "solo", "FactsKnown") == ("True", "FactsRead")
-    assert status()["inputAddress"] == "tcp://127.0.0.1:5557"
-    assert status()["pod"] == {"name": "solo-1", "ip": "127.0.0.1", "node": real_node}
+    literal = f"[{page.host}]" if ":" in page.host else page.host
+    assert status()["inputAddress"] == f"tcp://{literal}:5557"
+    assert status()["pod"] == {"name": "solo-1", "ip": page.host, "node": real_node}
     # Once all is known nobody asks any more, not even after the operator came anew.
     asked = page.asked
     operator.kill()
