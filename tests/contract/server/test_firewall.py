@@ -12,8 +12,10 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_harms_nobody(attack: str) -> None:
     config = stub_config("--tokens", "400", "--token-seconds", "0.002", liveness=short())
-    with Pod(config).wait_ready() as pod, town(pod) as watched:
-        ATTACKS[attack](watched)
-        if attack == "every_message":
-            assert sample(pod, 'enginecore_server_rejected_total{reason="unknown_type"}') > 250
-            assert {kind for kind, _ in watched.polite.journal(1)} == {"add", "utility"}
+    with Pod(config) as pod:
+        pod.wait_ready()
+        with town(pod) as watched:
+            ATTACKS[attack](watched)
+            if attack == "every_message":
+                assert sample(pod, 'enginecore_server_rejected_total{reason="unknown_type"}') > 250
+                assert {kind for kind, _ in watched.polite.journal(1)} == {"add", "utility"}

@@ -38,7 +38,8 @@ def of_request(pod: Pod, name: str) -> list[dict[str, Any]]:
 def test_a_request_can_be_followed_by_its_id() -> None:
     config = stub_config(*ENDLESS, name="engine-0")
     log = {LOG_LEVEL_ENV: "debug", LOG_FORMAT_ENV: "json"}
-    with Pod(config, **log).wait_ready() as pod:  # type: ignore[arg-type]
+    with Pod(config, **log) as pod:  # type: ignore[arg-type]
+        pod.wait_ready()
         with SyncMPClient(client_addresses([pod]), client_name="shop") as client:
             list(client.generate([1, 2], SamplingParams(max_tokens=5), request_id="order-17"))
             with closing(client.generate([3], SamplingParams(max_tokens=900), "order-18")) as left:
@@ -149,7 +150,7 @@ def test_times_inside_the_engine_come_from_its_events(tmp_path: Any) -> None:
     model = write_tiny_llama(tmp_path / "tiny")
     config = torch_config(model, "--kv-cache-bytes", str(4 << 20), "--threads", "1",
                           "--device", "cpu", "--max-num-seqs", "1")  # fmt: skip
-    with Pod(config).wait_ready() as pod, SyncMPClient(client_addresses([pod])) as client:
+    with Pod(config) as pod, SyncMPClient(client_addresses([pod])) as client:
         prompt = list(range(1, 65))
         for _ in range(2):
             streams = [client.generate(prompt, SamplingParams(max_tokens=40)) for _ in range(2)]
