@@ -17,6 +17,9 @@ RETRYABLE = frozenset({
 """Errors with which a request may fail because something else did."""
 
 LATE = "RequestTimeoutError"
+CUT_SHORT = "ABORT"
+"""How a request ends that has not finished when its engine's time to leave is over."""
+
 SUFFIX = 9
 """Characters that a client adds to a request's id for the engine."""
 
@@ -76,19 +79,28 @@ def _unended(client: str, events: Sequence[Event], killed: frozenset[str]) -> It
 
 def _wrong_ending(sent: Sent, ended: Ended) -> Iterator[str]:
     """Yield what is wrong with how a request ended for its caller."""
-    if ended.tokens != expected(sent, len(ended.tokens)):
+    count = len(ended.tokens)
+    if ended.tokens != expected(sent, count):
         yield f"tokens were lost, doubled or mixed: {ended.tokens}, prompt {sent.prompt}"
-    if ended.how == "finished":
-        if len(ended.tokens) != sent.max_tokens or ended.detail != "LENGTH":
-            yield f"finished with {len(ended.tokens)} of {sent.max_tokens} tokens, {ended.detail}"
-    elif len(ended.tokens) > sent.max_tokens:
-        yield f"has {len(ended.tokens)} of {sent.max_tokens} tokens"
-    elif ended.how == "left":
-        if sent.plan != "leave":
-            yield "ended as if its caller had left it, who had not"
-    elif ended.how != "failed":
-        yield f"broke with {ended.detail}"
-    elif ended.detail == LATE:
+    if count > sent.max_tokens:
+        yield f"has {count} of {sent.max_tokens} tokens"
+    match ended.how:
+        case "finished":
+            whole = count == sent.max_tokens and ended.detail == "LENGTH"
+            if not whole and ended.detail != CUT_SHORT:
+                yield f"finished with {count} of {sent.max_tokens} tokens, {ended.detail}"
+        case "left":
+            if sent.plan != "leave":
+                yield "ended as if its caller had left it, who had not"
+        case "failed":
+            yield from _wrong_failure(sent, ended)
+        case _:
+            yield f"broke with {ended.detail}"
+
+
+def _wrong_failure(sent: Sent, ended: Ended) -> Iterator[str]:
+    """Yield what is wrong with the error a request failed with."""
+    if ended.detail == LATE:
         if sent.plan != "deadline":
             yield "missed a deadline that it did not have"
     elif ended.detail not in RETRYABLE:
@@ -98,10 +110,12 @@ def _wrong_ending(sent: Sent, ended: Ended) -> Iterator[str]:
 
 
 class _Work(NamedTuple):
-    """What engines did, by requests' names: who got each, and which were computed to their end."""
+    """What engines did, by requests' names: who got each, which were computed to their end, and
+    which were dropped by an engine that ended in order later."""
 
     added: defaultdict[str, list[str]]
     computed: set[str]
+    cut_short: set[str]
 
 
 def _wrong_engines(
@@ -110,7 +124,7 @@ def _wrong_engines(
     endings: Mapping[str, Ended],
 ) -> Iterator[str]:
     """Yield what engines did that they should not have been asked to, or not have left undone."""
-    work = _Work(defaultdict(list), set())
+    work = _Work(defaultdict(list), set(), set())
     for engine, events in engines.items():
         yield from _wrong_work(engine, events, requests, work)
     for name, places in work.added.items():
@@ -119,8 +133,11 @@ def _wrong_engines(
         elif len(places) > 1 and not requests[name].retry:
             yield f"{name}: {places} got it, which was to be sent once"
     for name, ended in endings.items():
-        if ended.how == "finished" and name not in work.computed:
-            yield f"{name}: finished, and no engine computed it"
+        if ended.how == "finished":
+            if ended.detail == CUT_SHORT and name not in work.cut_short:
+                yield f"{name}: cut short, and no engine that had it left"
+            elif ended.detail != CUT_SHORT and name not in work.computed:
+                yield f"{name}: finished, and no engine computed it"
 
 
 def _wrong_work(
@@ -128,6 +145,7 @@ def _wrong_work(
 ) -> Iterator[str]:
     """Yield what is wrong with one engine's work, and add that to all the work."""
     left: set[str] = set()
+    dropped: set[str] = set()
     for event in events:
         match event:
             case Added(id):
@@ -141,13 +159,14 @@ def _wrong_work(
                 work.computed.add(id[:-SUFFIX])
             case Dropped(id):
                 left.discard(id)
+                dropped.add(id[:-SUFFIX])
             case Stopped():
+                work.cut_short.update(dropped)
                 for name in sorted(left):
                     yield f"{name}: {engine} was left with it"
 
 
 def _counted(endings: Iterable[Ended]) -> Counter[str]:
     return Counter(
-        f"{ended.how} {ended.detail}".strip() if ended.how == "failed" else ended.how
-        for ended in endings
+        ended.how if ended.how == "left" else f"{ended.how} {ended.detail}" for ended in endings
     )

@@ -38,8 +38,6 @@ class JournaledCore(FakeEngineCore):
         return super().output_of(entry, token, reason)
 
     def shutdown(self) -> None:
-        for request_id in (*self.running, *self.waiting):
-            self._file.write(Dropped(request_id))
         self._file.write(Stopped())
         super().shutdown()
 

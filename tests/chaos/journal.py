@@ -54,7 +54,7 @@ class Dropped(msgspec.Struct, tag=True):
 
 
 class Stopped(msgspec.Struct, tag=True):
-    """An engine is about to end in order."""
+    """An engine is about to end in order, and should have nothing left to do."""
 
 
 Event = Sent | Ended | Added | Computed | Dropped | Stopped

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -74,6 +75,8 @@ class Gate:
             for end in ends:
                 end.transport.abort()
                 self._writers.discard(end)
+                with suppress(OSError):
+                    await end.wait_closed()
             self._tasks.discard(task)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,7 +23,7 @@ def test_no_request_is_lost_doubled_or_forgotten(
         print("", *report.lines(), sep="\n")
     assert report.verdict.violations == [], f"seed {report.seed}"
     assert report.kills >= (MANY_KILLS if counted >= MANY_SECONDS else FEW_KILLS)
-    assert report.verdict.endings["finished"] > report.faults.total()
+    assert report.verdict.endings["finished LENGTH"] > report.faults.total()
 
 
 @pytest.mark.counted(short=3, full=20)
@@ -35,4 +35,4 @@ def test_no_request_fails_while_pods_are_replaced(
     with capsys.disabled():
         print("", *report.lines(), sep="\n")
     assert report.verdict.violations == [], f"seed {report.seed}"
-    assert set(report.verdict.endings) == {"finished"}, f"seed {report.seed}"
+    assert set(report.verdict.endings) == {"finished LENGTH"}, f"seed {report.seed}"

@@ -14,6 +14,7 @@ PATIENT = Sent("c.1", [7, 8, 9], 4, "read", retry=True)
 LEAVING = Sent("c.1", [7, 8, 9], 4, "leave", retry=False)
 HURRIED = Sent("c.1", [7, 8, 9], 4, "deadline", retry=False)
 FINISHED = Ended("c.1", [7, 8, 9, 7], "finished", "LENGTH")
+ABORTED = Ended("c.1", [7, 8], "finished", "ABORT")
 NAME = "c.1-0a1b2c3d"
 SERVED: list[Event] = [Added(NAME), Computed(NAME, 4), Stopped()]
 CUT_SHORT: list[Event] = [Added(NAME)]
@@ -42,9 +43,11 @@ def violations(
         ([LEAVING, Ended("c.1", [7], "left")], [[Added(NAME), Dropped(NAME), Stopped()]]),
         ([LEAVING, FINISHED], [SERVED]),
         ([HURRIED, failed("RequestTimeoutError", 7)], [CUT_SHORT]),
+        ([SENT, ABORTED], [[Added(NAME), Dropped(NAME), Stopped()]]),
     ],
     ids=["finished", "engine died", "outputs lost", "no engine", "sent again",
-         "sent again after its outputs were lost", "left", "left too late", "deadline"],
+         "sent again after its outputs were lost", "left", "left too late", "deadline",
+         "its engine left"],
 )  # fmt: skip
 def test_what_may_happen_is_no_violation(client: list[Event], engines: list[list[Event]]) -> None:
     assert violations(client, *engines) == []
@@ -60,7 +63,9 @@ def test_what_may_happen_is_no_violation(client: list[Event], engines: list[list
         ([SENT, Ended("c.1", [7, 9, 7, 8], "finished", "LENGTH")], [SERVED], "lost, doubled"),
         ([SENT, Ended("c.1", [7, 7, 8, 9], "finished", "LENGTH")], [SERVED], "lost, doubled"),
         ([SENT, Ended("c.1", [7, 8], "finished", "LENGTH")], [SERVED], "2 of 4 tokens"),
-        ([SENT, Ended("c.1", [7, 8, 9, 7], "finished", "ABORT")], [SERVED], "ABORT"),
+        ([SENT, ABORTED], [SERVED], "no engine that had it left"),
+        ([SENT, ABORTED], [[Added(NAME), Dropped(NAME)]], "no engine that had it left"),
+        ([SENT, Ended("c.1", [8], "finished", "ABORT")], [SERVED], "lost, doubled"),
         ([SENT, failed("EngineDeadError", 7, 8, 9, 7, 8)], [CUT_SHORT], "5 of 4 tokens"),
         ([SENT, failed("EngineDeadError", 8)], [CUT_SHORT], "lost, doubled"),
         ([SENT, failed("ClientClosedError")], [CUT_SHORT], "failed with ClientClosedError"),
