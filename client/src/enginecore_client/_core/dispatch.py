@@ -10,6 +10,7 @@ from enginecore_client._core.fleet import Fleet
 from enginecore_client._core.ledger import Ledger
 from enginecore_client._core.routing import Balancer, keeper_of
 from enginecore_client.errors import (
+    AuthenticationError,
     EngineCoreError,
     EngineDeadError,
     EngineDrainingError,
@@ -129,7 +130,10 @@ class Dispatcher:
         if rank is not None and not self._fleet.expects(rank):
             where = f"engine {rank} has no address now: it is being replaced, or was removed"
         error: EngineCoreError
-        if self._fleet.last_errors():
+        errors = self._fleet.last_errors()
+        if errors and all(isinstance(each, AuthenticationError) for each in errors):
+            error = AuthenticationError(f"no engine takes this client: {where}", engine=rank)
+        elif errors:
             error = EngineDeadError(f"no engine is alive: {where}", engine=rank)
         else:
             error = EngineNotReadyError(f"no engine is ready: {where}", engine=rank)
