@@ -210,12 +210,16 @@ def _seconds(record: RequestRecord) -> float:
 
 
 def start_metrics_server(
-    registry: "CollectorRegistry", port: int, host: str = "0.0.0.0"
+    registry: "CollectorRegistry", port: int, host: str = ""
 ) -> tuple[Any, Any]:
     """Serve a registry over HTTP from a daemon thread; returns (server, thread).
 
-    Stop it with `server.shutdown()` and `thread.join()`. Port 0 takes a free one.
+    Stop it with `server.shutdown()` and `thread.join()`. Port 0 takes a free one. Without a
+    host it listens on every interface, by IPv4 and IPv6.
     """
+    import socket  # noqa: PLC0415 - as above
+
     from prometheus_client import start_http_server  # noqa: PLC0415 - as above
 
-    return start_http_server(port, addr=host, registry=registry)
+    every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return start_http_server(port, addr=host or every, registry=registry)

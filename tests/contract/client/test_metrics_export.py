@@ -156,6 +156,18 @@ def series_of(registry: CollectorRegistry, engine: str) -> list[str]:
     ]
 
 
+def test_metrics_are_served_by_both_families() -> None:
+    server, thread = start_metrics_server(CollectorRegistry(), 0)
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            with urllib.request.urlopen(f"http://{host}:{server.server_port}/metrics") as answer:
+                assert answer.status == 200
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_metrics_over_http_and_registry_is_free_again(peer: ProtocolPeer) -> None:
     registry = CollectorRegistry()
     server, thread = start_metrics_server(registry, 0, "127.0.0.1")

@@ -59,12 +59,27 @@ def test_ready_pod_is_left_alone() -> None:
     assert plan.status == before
 
 
-def test_ipv6_addresses_are_bracketed() -> None:
+@pytest.mark.parametrize(
+    ("ips", "host"),
+    [
+        (["fd00::7"], "[fd00::7]"),
+        (["fd00::7", "10.0.0.7"], "[fd00::7]"),
+        (["10.0.0.7", "fd00::7"], "10.0.0.7"),
+    ],
+    ids=["IPv6", "dual stack", "dual stack, IPv4 first"],
+)
+def test_addresses_are_of_the_pod_s_first_family(ips: list[str], host: str) -> None:
     story = CoreStory()
     story.plan()
-    story.pod = running(story.pod, ip="fd00::7")
-    story.plan(1)
-    assert story.status.input_address == "tcp://[fd00::7]:5557"
+    story.pod = with_status(
+        on_node(story.pod), phase="Running", podIP=ips[0], podIPs=[{"ip": ip} for ip in ips]
+    )
+    plan = story.plan(1)
+    assert story.status.input_address == f"tcp://{host}:5557"
+    assert story.status.output_address == f"tcp://{host}:5558"
+    assert story.status.pod.ip == ips[0]
+    assert plan.ask is not None
+    assert plan.ask.url == f"http://{host}:8080/status"
 
 
 @pytest.mark.parametrize(
