@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from enginecore_server.heads import UtilityHead
 from enginecore_wire.problems import FieldProblem, outside
 from enginecore_wire.requests import LoRARequest
 
@@ -36,10 +37,10 @@ class AdapterBook:
         if method in (_ADD, _REMOVE) and args:
             self._asked[slot, call_id] = method, args[0]
 
-    def answered(self, slot: int, call_id: int, failed: bool) -> None:
+    def answered(self, slot: int, reply: UtilityHead) -> None:
         """Note the reply to a call."""
-        method, argument = self._asked.pop((slot, call_id), ("", None))
-        if not method or failed:
+        method, argument = self._asked.pop((slot, reply.call_id), ("", None))
+        if not method or reply.failure_message is not None:
             return
         if method == _REMOVE:
             if isinstance(argument, int):

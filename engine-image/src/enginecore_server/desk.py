@@ -219,7 +219,8 @@ class ClientDesk:
             self._reject(session, verdict)
             return
         session.calls.add(verdict.call_id)
-        self._state.adapters.asked(session.slot, verdict.call_id, verdict.method, verdict.args)
+        for book in (self._state.adapters, self._state.sleep):
+            book.asked(session.slot, verdict.call_id, verdict.method, verdict.args)
         self._forward(RequestType.UTILITY, verdict.body, payloads)
         note(
             _log,

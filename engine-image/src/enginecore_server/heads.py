@@ -32,6 +32,12 @@ class UtilityHead(msgspec.Struct, array_like=True, gc=False):
     failure_message: str | None = None
     result: Any = None
 
+    @property
+    def value(self) -> Any:
+        """Return the value of a result `[type_info, value]`, or None."""
+        result = self.result
+        return result[1] if isinstance(result, list) and len(result) == 2 else None
+
 
 class OutputsHead(msgspec.Struct, array_like=True, gc=False):
     """One engine message (positions 0 to 4)."""

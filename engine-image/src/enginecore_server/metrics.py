@@ -54,6 +54,14 @@ class ServerCollector(Collector):
             gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             gauge.add_metric(self._labels, value)
             yield gauge
+        asleep = GaugeMetricFamily(
+            "vllm:engine_sleep_state",
+            "1 for what the engine's sleep is like.",
+            labels=(*_LABELS, "sleep_state"),
+        )
+        for state, holds in self._state.sleep.states().items():
+            asleep.add_metric([*self._labels, state], float(holds))
+        yield asleep
 
     def _requests(self) -> Iterator[Metric]:
         tally = self._state.tally

@@ -144,7 +144,8 @@ class OutputRelay:
             if next_call is not None:
                 self._desk.send_fence(slot, next_call)
             return None
-        self._state.adapters.answered(slot, reply.call_id, reply.failure_message is not None)
+        self._state.adapters.answered(slot, reply)
+        self._state.sleep.answered(slot, reply)
         session = self._state.book.at_slot(slot)
         if session is None or reply.call_id not in session.calls:
             return None

@@ -14,6 +14,7 @@ from enginecore_server.load import EngineLoad
 from enginecore_server.model_facts import ModelInputs
 from enginecore_server.phases import PhaseLog
 from enginecore_server.sessions import SessionBook
+from enginecore_server.sleep import SleepBook
 from enginecore_server.tally import Tally
 from enginecore_wire.contract import EngineFacts, ServerConfig
 from enginecore_wire.control import Limits
@@ -45,6 +46,7 @@ class ServerState:
         self.own_calls: dict[int, Callable[[Any], None]] = {}
         self.tally = Tally()
         self.adapters = AdapterBook()
+        self.sleep = SleepBook()
         self.load = EngineLoad()
         self.limits = config.limits
         self.ready_payload: dict[str, Any] | None = None

@@ -174,7 +174,7 @@ class EngineSupervisor:
             self._failed("StepDeadline", f"an engine with work showed no output for {limit:g} s")
 
     def _probe_answered(self, reply: UtilityHead) -> None:
-        self._step_watch.answered(_value(reply) is True, time.monotonic())
+        self._step_watch.answered(reply.value is True, time.monotonic())
 
     def _ask_when_loaded(self) -> None:
         assert self._handshake is not None
@@ -186,7 +186,7 @@ class EngineSupervisor:
     def _tasks_answered(self, reply: UtilityHead) -> None:
         """The loop works: it has answered a call."""
         assert self._payload is not None
-        tasks = _value(reply)
+        tasks = reply.value
         try:
             self._state.engine_ready(
                 self._payload, [str(task) for task in tasks] if isinstance(tasks, list) else []
@@ -202,9 +202,3 @@ class EngineSupervisor:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         self._failed("EngineExited", f"the EngineCore process {pid} has ended")
-
-
-def _value(reply: UtilityHead) -> object:
-    """Return the value of a reply `[type_info, value]`, or None."""
-    result = reply.result
-    return result[1] if isinstance(result, list) and len(result) == 2 else None

@@ -7,6 +7,7 @@ import pytest
 
 from enginecore_server.adapters import AdapterBook
 from enginecore_server.admission import Add, Admission
+from enginecore_server.heads import UtilityHead
 from enginecore_wire.control import Limits, Phase
 from enginecore_wire.problems import RequestLimits
 from enginecore_wire.requests import LoRARequest
@@ -18,7 +19,7 @@ WIRE = ["a", 7, "/adapters/a", None, False, False]
 
 def called(book: AdapterBook, method: str, *args: Any, failed: bool = False, slot: int = 3) -> None:
     book.asked(slot, 1, method, args)
-    book.answered(slot, 1, failed)
+    book.answered(slot, UtilityHead(1, "it failed" if failed else None, [None, True]))
 
 
 def test_an_adapter_is_known_once_the_engine_has_loaded_it() -> None:
@@ -26,10 +27,10 @@ def test_an_adapter_is_known_once_the_engine_has_loaded_it() -> None:
     assert book.check(None) is None
     book.asked(3, 1, "add_lora", [WIRE])
     assert book.check(ADAPTER) is not None
-    book.answered(3, 2, failed=False)
-    book.answered(4, 1, failed=False)
+    book.answered(3, UtilityHead(2))
+    book.answered(4, UtilityHead(1))
     assert book.check(ADAPTER) is not None, "those were other calls"
-    book.answered(3, 1, failed=False)
+    book.answered(3, UtilityHead(1))
     assert book.check(ADAPTER) is None
     called(book, "remove_lora", 7)
     assert book.check(ADAPTER) is not None
