@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from chaos.journal import Added, Computed, Dropped, Ended, Event, Sent, Stopped
+from chaos.journal import Added, Computed, Dropped, Ended, Event, Sent
 
 RETRYABLE = frozenset({
     "EngineDeadError", "EngineDrainingError", "EngineNotReadyError", "LostOutputsError",
@@ -25,11 +25,15 @@ SUFFIX = 9
 
 
 class Histories(NamedTuple):
-    """What was written down, by the name of who wrote it; `killed` are clients that were."""
+    """What was written down, by the name of who wrote it.
+
+    `killed` are the clients that were, `orderly` the engines whose servers left in order.
+    """
 
     clients: Mapping[str, Sequence[Event]]
     engines: Mapping[str, Sequence[Event]]
     killed: frozenset[str]
+    orderly: frozenset[str]
 
 
 class Verdict(NamedTuple):
@@ -58,7 +62,7 @@ def judge(histories: Histories) -> Verdict:
     for name, ended in endings.items():
         if name in requests:
             violations += [f"{name}: {text}" for text in _wrong_ending(requests[name], ended)]
-    violations += _wrong_engines(histories.engines, requests, endings)
+    violations += _wrong_engines(histories, requests, endings)
     return Verdict(violations, _counted(endings.values()))
 
 
@@ -111,7 +115,7 @@ def _wrong_failure(sent: Sent, ended: Ended) -> Iterator[str]:
 
 class _Work(NamedTuple):
     """What engines did, by requests' names: who got each, which were computed to their end, and
-    which were dropped by an engine that ended in order later."""
+    which were dropped by an engine that left in order later."""
 
     added: defaultdict[str, list[str]]
     computed: set[str]
@@ -119,14 +123,16 @@ class _Work(NamedTuple):
 
 
 def _wrong_engines(
-    engines: Mapping[str, Sequence[Event]],
-    requests: Mapping[str, Sent],
-    endings: Mapping[str, Ended],
+    histories: Histories, requests: Mapping[str, Sent], endings: Mapping[str, Ended]
 ) -> Iterator[str]:
     """Yield what engines did that they should not have been asked to, or not have left undone."""
     work = _Work(defaultdict(list), set(), set())
-    for engine, events in engines.items():
+    for engine, events in histories.engines.items():
         yield from _wrong_work(engine, events, requests, work)
+        if engine in histories.orderly:
+            yield from _left_over(engine, events)
+            dropped = (event.id for event in events if isinstance(event, Dropped))
+            work.cut_short.update(map(_name, dropped))
     for name, places in work.added.items():
         if name not in requests:
             yield f"{name}: {places} got it, nobody sent it"
@@ -143,27 +149,32 @@ def _wrong_engines(
 def _wrong_work(
     engine: str, events: Sequence[Event], requests: Mapping[str, Sent], work: _Work
 ) -> Iterator[str]:
-    """Yield what is wrong with one engine's work, and add that to all the work."""
-    left: set[str] = set()
-    dropped: set[str] = set()
+    """Yield what is wrong with one engine's answers, and add its work to all the work."""
+    begun: set[str] = set()
     for event in events:
         match event:
             case Added(id):
-                work.added[id[:-SUFFIX]].append(engine)
-                left.add(id)
+                work.added[_name(id)].append(engine)
+                begun.add(id)
             case Computed(id, tokens):
-                sent = requests.get(id[:-SUFFIX])
-                if id not in left or (sent is not None and tokens != sent.max_tokens):
+                sent = requests.get(_name(id))
+                if id not in begun or (sent is not None and tokens != sent.max_tokens):
                     yield f"{id}: {engine} computed {tokens} tokens of it"
-                left.discard(id)
-                work.computed.add(id[:-SUFFIX])
-            case Dropped(id):
-                left.discard(id)
-                dropped.add(id[:-SUFFIX])
-            case Stopped():
-                work.cut_short.update(dropped)
-                for name in sorted(left):
-                    yield f"{name}: {engine} was left with it"
+                begun.discard(id)
+                work.computed.add(_name(id))
+
+
+def _left_over(engine: str, events: Sequence[Event]) -> Iterator[str]:
+    """Yield what an engine still had to do at its end."""
+    had = {event.id for event in events if isinstance(event, Added)}
+    had -= {event.id for event in events if isinstance(event, Computed | Dropped)}
+    for name in sorted(had):
+        yield f"{name}: {engine} was left with it"
+
+
+def _name(internal_id: str) -> str:
+    """Return a request's id from what the engine calls it."""
+    return internal_id[:-SUFFIX]
 
 
 def _counted(endings: Iterable[Ended]) -> Counter[str]:

@@ -45,10 +45,12 @@ class Cluster:
 
     Attributes:
         addresses: the file that clients follow.
+        orderly: the journals' names of the engines whose servers left in order.
     """
 
     def __init__(self, directory: Path, ranks: int) -> None:
         self.addresses = directory / "addresses.json"
+        self.orderly: set[str] = set()
         self._directory = directory
         self._ranks = ranks
         self._places: list[Place] = []
@@ -124,8 +126,7 @@ class Cluster:
         """Have a pod leave in order; return once the next one in its place is ready."""
         leaving = self._places[rank].pod
         leaving.terminate()
-        status = leaving.process.wait(timeout=SETTLED_SECONDS)
-        assert status == 0, f"exit status {status}: {leaving.tail()}"
+        self._left(leaving)
         self.keep()
         self._places[rank].pod.wait_ready()
 
@@ -148,30 +149,37 @@ class Cluster:
         for place in self._places:
             place.pod.terminate()
         for place in self._places:
-            status = place.pod.process.wait(timeout=SETTLED_SECONDS)
-            assert status == 0, f"exit status {status}: {place.pod.tail()}"
+            self._left(place.pod)
 
     def wait_ready(self) -> None:
         """Return once every engine is ready."""
         for place in self._places:
             place.pod.wait_ready()
 
+    def _left(self, pod: Pod) -> None:
+        status = pod.process.wait(timeout=SETTLED_SECONDS)
+        assert status == 0, f"exit status {status}: {pod.tail()}"
+        self.orderly.add(_journal_name(pod.config))
+
     def _replace(self, rank: int) -> None:
         old = self._places[rank]
+        if old.pod.process.returncode == 0:
+            self.orderly.add(_journal_name(old.pod.config))
         for gate in old.gates:
             self._network.close(gate)
         old.pod.close()
         self._places[rank] = self._place(rank, old.pod.config.epoch + 1)
 
     def _place(self, rank: int, epoch: int) -> Place:
-        journal = self._directory / f"engine-{rank}-{epoch}.jsonl"
+        name = f"engine-{rank}"
+        journal = self._directory / f"{name}-{epoch}.jsonl"
         command = [
             sys.executable, str(ENGINE), "--data-parallel-address", "127.0.0.1",
             "--data-parallel-rpc-port", "$(ENGINECORE_HANDSHAKE_PORT)", "--journal", str(journal),
             "--token-seconds", str(STEP_SECONDS),
         ]  # fmt: skip
         config = ServerConfig(
-            name=f"engine-{rank}",
+            name=name,
             rank=rank,
             epoch=epoch,
             model=ModelConfig(path="none", served_name="none", vocab_size=1000),
@@ -207,6 +215,10 @@ class Cluster:
     def _close_pods(self) -> None:
         for place in self._places:
             place.pod.close()
+
+
+def _journal_name(config: ServerConfig) -> str:
+    return f"{config.name}-{config.epoch}"
 
 
 def _signal(pids: list[int], number: int) -> None:

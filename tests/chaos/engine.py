@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.journal import Added, Computed, Dropped, Journal, Stopped
+from chaos.journal import Added, Computed, Dropped, Journal
 from enginecore_client.testing.fake_core import FakeEngineCore, Running
 from enginecore_client.testing.fake_process import add_arguments, log_to_output, run, settings_of
 from enginecore_wire.outputs import EngineCoreOutput, FinishReason
@@ -36,10 +36,6 @@ class JournaledCore(FakeEngineCore):
         if reason is not None:
             self._file.write(Computed(entry.request.request_id, entry.position))
         return super().output_of(entry, token, reason)
-
-    def shutdown(self) -> None:
-        self._file.write(Stopped())
-        super().shutdown()
 
 
 def main() -> int:

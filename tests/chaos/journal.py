@@ -53,11 +53,7 @@ class Dropped(msgspec.Struct, tag=True):
     id: str
 
 
-class Stopped(msgspec.Struct, tag=True):
-    """An engine is about to end in order, and should have nothing left to do."""
-
-
-Event = Sent | Ended | Added | Computed | Dropped | Stopped
+Event = Sent | Ended | Added | Computed | Dropped
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Event)

@@ -138,5 +138,6 @@ def _ended(cluster: Cluster, crowd: Crowd) -> Verdict:
             {name: read_journal(file) for name, file in crowd.journals().items()},
             {name: read_journal(file) for name, file in cluster.journals().items()},
             frozenset(crowd.killed),
+            frozenset(cluster.orderly),
         )
     )

@@ -82,11 +82,12 @@ class Pending:
 
 
 class Load:
-    """Short requests to one engine, one after another until stopped; each must come whole."""
+    """Short requests to one engine (`rank` None: to any), one after another until stopped; each
+    must come whole."""
 
     TOKENS = 24
 
-    def __init__(self, face: Face, rank: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, face: Face, rank: int | None, threads: ThreadPoolExecutor) -> None:
         self.served = 0
         self._face = face
         self._rank = rank
