@@ -45,7 +45,7 @@ def read_key_pair(path: str | os.PathLike[str]) -> KeyPair:
     if not is_key(text):
         raise KeyFileError(
             f"{path} holds no secret key: expected {KEY_CHARACTERS} characters of Z85, as "
-            "zmq.curve_keypair() makes them"
+            "python -m enginecore_curve makes them"
         )
     return KeyPair(zmq.curve_public(text.encode()).decode(), text)
 
