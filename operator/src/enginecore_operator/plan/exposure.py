@@ -105,21 +105,23 @@ def find_exposure(view: CoreView, spec: EngineCoreSpec, pod: ObservedPod | None)
     name, there = names.exposure_name(view.core.metadata.name), view.exposure
     if there is not None and not there.metadata.is_controlled_by(view.core.metadata.uid):
         text = f"Service {name} is not this engine's; delete it, or rename the engine or cluster"
-        return _hidden(Reason.NAME_TAKEN, text)
+        return _hidden(Verdict(False, Reason.NAME_TAKEN, text))
     if there is None or there.metadata.deletion_timestamp is not None:
-        return _hidden(Reason.SERVICE_PENDING, f"Service {name} is being made")
+        return _hidden(Verdict(False, Reason.SERVICE_PENDING, f"Service {name} is being made"))
     service = there.raw.get("spec", {})
     if service.get("type") != kind:
-        return _hidden(Reason.SERVICE_PENDING, f"Service {name} is becoming a {kind}")
+        return _hidden(
+            Verdict(False, Reason.SERVICE_PENDING, f"Service {name} is becoming a {kind}")
+        )
     if pod is None or pod.terminating or not pod.status.pod_ip:
-        return _hidden(Reason.POD_MISSING, "there is no pod with an address")
+        return _hidden(Verdict(False, Reason.POD_MISSING, "there is no pod with an address"))
     if kind == "NodePort":
         return _by_node(view.nodes.get(pod.spec.node_name), pod.spec.node_name, service)
     return _by_balancer(name, there, spec)
 
 
-def _hidden(reason: Reason, message: str) -> Exposure:
-    return Exposure(verdict=Verdict(False, reason, message))
+def _hidden(verdict: Verdict) -> Exposure:
+    return Exposure(verdict=verdict)
 
 
 def _by_node(node: ObservedNode | None, name: str, service: Mapping[str, Any]) -> Exposure:
@@ -128,7 +130,7 @@ def _by_node(node: ObservedNode | None, name: str, service: Mapping[str, Any]) -
     if not host:
         wanted = " or ".join(families) or "IP"
         text = f"node {name} has no {wanted} address of type {' or '.join(_REACHABLE)}"
-        return _hidden(Reason.NO_NODE_ADDRESS, text)
+        return _hidden(Verdict(False, Reason.NO_NODE_ADDRESS, text))
     ports = {port.get("name"): port.get("nodePort", 0) for port in service.get("ports", ())}
     return _found(host, ports.get("input", 0), ports.get("output", 0))
 
@@ -140,16 +142,15 @@ def _by_balancer(name: str, there: ObservedObject, spec: EngineCoreSpec) -> Expo
         if host:
             return _found(host, spec.transport.input_port, spec.transport.output_port)
     text = f"the load balancer of Service {name} has no address yet"
-    return _hidden(Reason.LOAD_BALANCER_PENDING, text)
+    return _hidden(Verdict(False, Reason.LOAD_BALANCER_PENDING, text))
 
 
 def _found(host: str, input_port: int, output_port: int) -> Exposure:
     if not input_port or not output_port:
-        return _hidden(Reason.SERVICE_PENDING, "the Service has no ports yet")
+        return _hidden(Verdict(False, Reason.SERVICE_PENDING, "the Service has no ports yet"))
     addresses = names.tcp_address(host, input_port), names.tcp_address(host, output_port)
-    return Exposure(
-        *addresses, Verdict(True, Reason.ADDRESS_KNOWN, f"clients outside reach it at {host}")
-    )
+    verdict = Verdict(True, Reason.ADDRESS_KNOWN, f"clients outside reach it at {host}")
+    return Exposure(*addresses, verdict)
 
 
 def _node_host(node: ObservedNode | None, families: Sequence[str]) -> str:
