@@ -37,6 +37,12 @@ REFUSED = [
     Refused(
         "http port equals a default", {"transport": {"httpPort": 5557}}, "spec.transport.httpPort"
     ),
+    Refused("unknown Service", {"transport": {"expose": "Ingress"}}, "spec.transport.expose"),
+    Refused(
+        "host network as text",
+        {"podTemplate": {"spec": {"hostNetwork": "yes"}}},
+        "spec.podTemplate.spec.hostNetwork",
+    ),
     Refused("no clients", {"transport": {"maxClients": 0}}, "spec.transport.maxClients"),
     Refused("unknown runtime", {"runtime": {"type": "llamacpp"}}, "spec.runtime.type"),
     Refused("empty model name", {"model": {"name": ""}}, "spec.model.name"),
