@@ -14,6 +14,7 @@ from enginecore_operator.wakes import keys_concerned
 from support.operator_objects import (
     CoreStory,
     cluster_spec,
+    condition_of,
     created,
     failed,
     node,
@@ -220,6 +221,21 @@ def test_a_cluster_shows_the_addresses_beside_those_inside() -> None:
         ["tcp://192.168.1.5:31000", "tcp://192.168.1.5:31001", ""],
     )
     assert status.client_addresses.input_address == ["tcp://10.0.0.0:1", "tcp://10.0.0.1:1", ""]
+
+
+def test_a_cluster_is_degraded_by_another_s_service() -> None:
+    story = started()
+    assert story.exposure is not None
+    meta = msgspec.structs.replace(story.exposure.metadata, owner_references=[])
+    story.exposure = msgspec.structs.replace(story.exposure, metadata=meta)
+    story.plan(2)
+    core = observed_core(status=story.status, name="smollm-0", cluster="smollm")
+    spec = cluster_spec(replicas=1, transport=EXPOSED)
+    plan = plan_for_cluster(ClusterView(cluster=observed_cluster(spec), cores=[core]))
+    assert condition_of(plan.status, "Degraded") == ("True", "NameTaken")
+    assert "NameTaken" in told(plan)
+    (event,) = [e for e in plan.events if e.reason == "NameTaken"]
+    assert "Service smollm-0-exposed" in event.message
 
 
 def test_a_change_of_the_service_wakes_its_engine() -> None:

@@ -70,7 +70,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
         for _, core in sorted(engines.surplus.items(), reverse=True)
     )
-    taken = (*children.taken, *engines.taken)
+    taken = (*children.taken, *engines.taken, *_taken_exposures(engines))
     status = cluster_status.build_status(
         view,
         cluster_status.Sight(
@@ -161,6 +161,16 @@ def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
         taken=tuple(taken),
         revision=compute_revision(template),
         document=spec_document(template),
+    )
+
+
+def _taken_exposures(engines: _Engines) -> tuple[str, ...]:
+    """Name the Services on whose names another's keep clients outside from engines."""
+    return tuple(
+        f"Service {names.exposure_name(core.metadata.name)}"
+        for _, core in sorted(engines.serving.items())
+        if (exposed := find_condition(core.status.conditions, ConditionType.EXPOSED))
+        and exposed.reason == Reason.NAME_TAKEN
     )
 
 
