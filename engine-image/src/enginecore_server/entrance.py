@@ -50,12 +50,13 @@ class Entrance:
 
     def disconnected(self, side: Side, fd: int) -> None:
         """Start the grace time of a client whose connection broke."""
-        if self._refused[side]:
+        if self._state.book.knows(side, fd):
+            if self._state.book.disconnected(side, fd, time.monotonic()) is not None:
+                self._exposed().settle()
+        elif self._refused[side]:  # it is counted already
             self._refused[side] -= 1
-        elif not self._state.book.knows(side, fd):
+        else:
             self._state.tally.refused_connections[Refusal.NO_SESSION] += 1
-        elif self._state.book.disconnected(side, fd, time.monotonic()) is not None:
-            self._exposed().settle()
 
     def refused(self, side: Side, reason: Refusal) -> None:
         """Count a connection that failed its handshake."""

@@ -305,3 +305,22 @@ def test_hello_while_draining_gets_ready_and_the_drain(make_pod: MakePod, connec
     client.expect(Draining)
     client.add(request("late"))
     assert client.expect(Reject).code == "draining"
+
+
+def test_clients_that_leave_with_their_hello_keep_no_slot(
+    make_pod: MakePod, connect: Connect
+) -> None:
+    """A HELLO may be read after its connection has ended, which nothing would tell any more."""
+    pod = make_pod(transport=ONE_SLOT)
+    for _ in range(40):
+        client = connect(pod)
+        for socket in (client.input, client.output):
+            socket.close(linger=500)
+
+    def free() -> bool:
+        last = connect(pod)
+        answer = last.receive()
+        last.close()
+        return isinstance(answer, Ready)
+
+    eventually(free, "the slot is free")

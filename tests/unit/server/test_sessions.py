@@ -2,7 +2,8 @@
 
 import pytest
 
-from enginecore_server.sessions import Greeting, Session, SessionBook, Side
+from enginecore_server.sessions import Greeting, Holder, Session, SessionBook, Side
+from enginecore_wire.utility import Role
 
 ALICE, BOB = b"a" * 16, b"b" * 16
 NONCE, OTHER_NONCE = b"n" * 8, b"m" * 8
@@ -147,3 +148,29 @@ def test_half_open_hellos_are_bounded() -> None:
         greet(book, Side.INPUT, number.to_bytes(16, "big"), fd=number)
     assert greet(book, Side.OUTPUT, (0).to_bytes(16, "big"), fd=6000) is Greeting.INCOMPLETE
     assert greet(book, Side.OUTPUT, (4999).to_bytes(16, "big"), fd=6001) is Greeting.OPENED
+
+
+def test_a_session_is_held_until_its_own_key_says_hello_where_outputs_go() -> None:
+    book = SessionBook(1)
+    key, other = Holder("key", Role.INFER), Holder("other", Role.ADMIN)
+    session = opened(book, holder=key)
+    assert (session.key, session.role, session.held) == ("key", Role.INFER, False)
+    book.disconnected(Side.INPUT, 10, 1.0)
+    assert not session.held
+    book.disconnected(Side.OUTPUT, 20, 1.0)
+    assert session.held
+    for side in Side:
+        assert greet(book, side, fd=7, holder=other) is Greeting.FOREIGN
+    assert greet(book, Side.INPUT, fd=2, holder=key) is Greeting.INCOMPLETE
+    assert session.held
+    assert greet(book, Side.OUTPUT, fd=3, holder=key) is Greeting.REPEATED
+    assert not session.held
+
+
+def test_both_hellos_must_come_with_one_key() -> None:
+    book = SessionBook(1)
+    key, other = Holder("key", Role.INFER), Holder("other", Role.INFER)
+    assert greet(book, Side.INPUT, fd=1, holder=key) is Greeting.INCOMPLETE
+    assert greet(book, Side.OUTPUT, fd=2, holder=other) is Greeting.INCOMPLETE
+    assert greet(book, Side.INPUT, fd=3, holder=other) is Greeting.OPENED
+    assert book.sessions()[0].key == "other"
