@@ -32,7 +32,7 @@ class SocketReader:
 
     def poke(self) -> None:
         """Drain if messages are waiting."""
-        if not self._scheduled and self._socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+        if not (self._scheduled or self._closed) and self._socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
             self._wake()
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from enginecore_client import (
     RequestRejectedError,
     SyncMPClient,
 )
+from enginecore_client._sockets.own_key import OwnKey
 from enginecore_client._sockets.pairs import Pair
 from enginecore_client.zmq_sockets import make_zmq_socket
 from enginecore_wire.multimodal import (
@@ -183,7 +184,8 @@ def test_fault_cve_2026_115912_a_handle_is_no_tensor(peer: ProtocolPeer, handle:
 def test_fault_16432_sockets_ask_for_no_buffers_of_their_own() -> None:
     """The operating system's buffers, which it bounds, whatever memory the host has."""
     with zmq.Context() as context:
-        pair = Pair(context, b"r" * 16, ("tcp://127.0.0.1:9", "tcp://127.0.0.1:10"))
+        addresses = "tcp://127.0.0.1:9", "tcp://127.0.0.1:10"
+        pair = Pair(context, b"r" * 16, addresses, OwnKey(None), "")
         bound = [
             make_zmq_socket(context, "tcp://127.0.0.1:0", kind) for kind in (zmq.ROUTER, zmq.PULL)
         ]
