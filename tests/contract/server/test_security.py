@@ -2,7 +2,7 @@
 
 import http.client
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import zmq
 
-from enginecore_curve.keys import KeyPair, new_key_pair
+from enginecore_curve.keys import KeyPair, connect_curve, new_key_pair
 from enginecore_wire.contract import LivenessConfig
 from enginecore_wire.control import Reject, Unknown
 from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
@@ -109,6 +109,27 @@ def test_a_key_that_is_not_listed_is_refused(pod: Pod, enter: Connect) -> None:
     assert not client.input.poll(SILENCE_MS, zmq.POLLOUT)
     assert not client.output.poll(0)
     assert refused(pod)["unknown_key"] == 2
+
+
+def test_a_crowd_of_refused_keys_disturbs_nobody(
+    pod: Pod, keys: PodKeys, enter: Connect, connect: Connect
+) -> None:
+    client = enter(pod, keys.infer)
+    client.ready()
+    client.add(request("amid", max_tokens=1000))
+    client.expect(EngineCoreOutputs)
+    crowd = 200
+    with zmq.Context() as context, ExitStack() as stack:
+        for number in range(crowd):
+            socket = stack.enter_context(context.socket(zmq.DEALER))
+            socket.linger = 0
+            if number % 2:
+                connect_curve(socket, new_key_pair(), keys.server.public)
+            socket.connect(f"tcp://127.0.0.1:{pod.output_port if number % 4 else pod.input_port}")
+        assert client.tokens("amid")[1] == FinishReason.LENGTH
+        assert client.outputs_received == 1000
+        eventually(lambda: refused(pod)["unknown_key"] == crowd // 2, "each counted once")
+    connect(pod, keys=(keys.admin, keys.server.public)).ready()
 
 
 def test_a_server_with_another_key_is_not_spoken_to(
