@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from enginecore_operator.api.status import ClientAddresses, EngineClusterStatus, EngineCoreStatus
-from enginecore_operator.kube.cache import Change
+from enginecore_operator.kube.cache import Cache, Change
 from enginecore_operator.plan.actions import Apply, Delete, Plan
 from enginecore_operator.plan.observed import ClusterView
 from enginecore_operator.plan.revision import compute_revision
@@ -242,3 +242,16 @@ def test_a_change_of_the_service_wakes_its_engine() -> None:
     story = started()
     (key,) = keys_concerned(Change("Service", None, story.exposure), None)  # type: ignore[arg-type]
     assert (key.kind, key.name) == ("EngineCore", "smollm-0")
+
+
+def test_a_node_s_new_address_wakes_its_engines_and_its_heartbeat_does_not() -> None:
+    cache = Cache(lambda _: None)
+    labelled = {"name": "smollm-0-1", "uid": "u", "labels": {"enginecore.dev/core": "smollm-0"}}
+    cache.put("Pod", {"metadata": labelled, "spec": {"nodeName": "n1"}})
+    bare, known = node()["n1"], node(addresses=NODE)["n1"]
+    beat = msgspec.structs.replace(
+        known, metadata=msgspec.structs.replace(known.metadata, resource_version="9")
+    )
+    (key,) = keys_concerned(Change("Node", bare, known), cache)
+    assert (key.kind, key.name) == ("EngineCore", "smollm-0")
+    assert list(keys_concerned(Change("Node", known, beat), cache)) == []
