@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
@@ -79,19 +80,25 @@ class Crowd:
             for file in (self._journal(name) for name in self._running)
         )
 
-    def stop(self) -> None:
-        """Have all end what they have begun, and wait for that.
+    def stop(self, keep: Callable[[], None]) -> None:
+        """Have all end what they have begun, and wait for that; `keep` is called all the while.
 
         Raises:
             AssertionError: one does not, or not in order.
         """
+
+        def ended() -> bool:
+            keep()
+            return all(process.poll() is not None for process in self._running.values())
+
+        def began() -> bool:
+            keep()
+            return self.began()
+
+        eventually(began, "every client has had an answer", deadline=END_SECONDS)
         for process in self._running.values():
             process.terminate()
-        eventually(
-            lambda: all(process.poll() is not None for process in self._running.values()),
-            "every client ends what it has begun",
-            deadline=END_SECONDS,
-        )
+        eventually(ended, "every client ends what it has begun", deadline=END_SECONDS)
         for name, process in self._running.items():
             assert process.returncode == 0, self._ending(name)
 

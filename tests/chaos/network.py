@@ -75,7 +75,7 @@ class Gate:
             for end in ends:
                 end.transport.abort()
                 self._writers.discard(end)
-                with suppress(OSError):
+                with suppress(OSError, asyncio.CancelledError):
                     await end.wait_closed()
             self._tasks.discard(task)
 

@@ -131,7 +131,7 @@ def _under_load(directory: Path, seed: int, callers: str) -> Iterator[tuple[Clus
 
 def _ended(cluster: Cluster, crowd: Crowd) -> Verdict:
     """Let everybody end in order, and judge what they wrote down."""
-    crowd.stop()
+    crowd.stop(cluster.keep)
     cluster.settle()
     return judge(
         Histories(
