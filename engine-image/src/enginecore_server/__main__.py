@@ -21,6 +21,7 @@ from enginecore_server.child import write_termination_message
 from enginecore_server.config import ConfigError, load_config
 from enginecore_server.engine_link import LinkError
 from enginecore_server.model_facts import UnknownModelError, model_inputs
+from enginecore_server.release import with_release
 from enginecore_server.reports import AddressError
 from enginecore_server.server import serve
 from enginecore_wire.contract import LOG_FORMAT_ENV, LOG_LEVEL_ENV
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logs.chosen(options.log_format, os.environ, LOG_FORMAT_ENV, logs.LOG_FORMATS),
             logs.chosen(options.log_level, os.environ, LOG_LEVEL_ENV, logs.LOG_LEVELS),
         )
-        config = load_config(options.config, os.environ)
+        config = with_release(load_config(options.config, os.environ))
         model = model_inputs(config.model, config.runtime)
         gc.freeze()
         return asyncio.run(serve(config, model, registry))
