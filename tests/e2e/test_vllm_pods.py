@@ -133,7 +133,7 @@ def test_killed_engine_is_told_replaced_and_used_again(
 
 
 def test_engine_of_several_processes(
-    space: Space, spec: dict[str, Any], make_face: Callable[..., Face], tokenizer: Tokenizer
+    space: Space, spec: dict[str, Any], make_face: Callable[..., Face]
 ) -> None:
     """`parallelism` reaches vLLM: three workers share each layer (the model has three KV heads)."""
     space.kubectl.apply(program_map())
@@ -142,12 +142,9 @@ def test_engine_of_several_processes(
     engines.wait_ready(1, START_SECONDS)
     uid = engines.pod(0)["metadata"]["uid"]
     assert len(pod_processes(uid, "VLLM::Worker")) == WORKERS
-    prompt = tokenizer.encode_chat([{"role": "user", "content": QUESTIONS[0]}])
-    sampling = tokenizer.complete(params(24, ignore_eos=False))
-    outputs = list(make_face("sync", engines).generate(prompt, sampling))
-    detokenizer = Detokenizer(tokenizer)
-    text = "".join(detokenizer.push(output.new_token_ids) for output in outputs)
-    assert text + detokenizer.finish() == "The capital of France is Paris."
+    outputs = list(make_face("sync", engines).generate([1, 2, 3], params(8)))
+    assert sum(len(output.new_token_ids) for output in outputs) == 8
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
 def test_failed_start_is_told_with_the_end_of_its_log(space: Space, spec: dict[str, Any]) -> None:

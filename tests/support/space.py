@@ -18,6 +18,7 @@ from support.operator_cluster import GROUP, engine_cluster
 from support.operator_process import Kubectl
 
 ENGINES = "enginecore.dev/component=engine"
+LOG_LINES = 60
 POLL_SECONDS = 0.2
 START_SECONDS = 120.0
 PREFIXES = {
@@ -78,7 +79,9 @@ class Space:
             (kinds, "--output=wide"),
             ("events", f"--output={columns}", f"--sort-by={time}"),
         )
-        return "\n".join(self.kubectl.run("get", *look, check=False) for look in looks)
+        seen = [self.kubectl.run("get", *look, check=False) for look in looks]
+        logs = ("logs", f"--selector={ENGINES}", "--prefix", f"--tail={LOG_LINES}")
+        return "\n".join([*seen, self.kubectl.run(*logs, check=False)])
 
     def api_client(self) -> Any:
         """Return a client of the kubernetes package; whoever takes it closes it."""

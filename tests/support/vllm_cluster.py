@@ -24,8 +24,10 @@ VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "PATH": f"{PROGRAM_PATH}:/usr/local/bin:/usr/bin:/bin",
     "PYTHONPATH": PACKAGES_PATH,
+    "TORCH_COMPILE_DISABLE": "1",
 }
-"""The cache is as large as OPTIONS say."""
+"""The cache is as large as OPTIONS say. With several workers vLLM compiles a function even where
+--enforce-eager is set, and this image, other than vLLM's, has no compiler."""
 
 RESOURCES = {"requests": {"cpu": "200m", "memory": "1536Mi"}, "limits": {"memory": "8Gi"}}
 
