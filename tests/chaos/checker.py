@@ -27,13 +27,15 @@ SUFFIX = 9
 class Histories(NamedTuple):
     """What was written down, by the name of who wrote it.
 
-    `killed` are the clients that were, `orderly` the engines whose servers left in order.
+    `killed` are the clients that were, `orderly` the engines whose servers left in order. Engines
+    that were `stuck` at some time may not have heard of what their servers had given up.
     """
 
     clients: Mapping[str, Sequence[Event]]
     engines: Mapping[str, Sequence[Event]]
     killed: frozenset[str]
     orderly: frozenset[str]
+    stuck: frozenset[str]
 
 
 class Verdict(NamedTuple):
@@ -130,9 +132,11 @@ def _wrong_engines(
     for engine, events in histories.engines.items():
         yield from _wrong_work(engine, events, requests, work)
         if engine in histories.orderly:
-            yield from _left_over(engine, events)
-            dropped = (event.id for event in events if isinstance(event, Dropped))
-            work.cut_short.update(map(_name, dropped))
+            left = _left_over(events)
+            if engine not in histories.stuck:
+                yield from (f"{name}: {engine} was left with it" for name in sorted(left))
+            dropped = {event.id for event in events if isinstance(event, Dropped)}
+            work.cut_short.update(map(_name, left | dropped))
     for name, places in work.added.items():
         if name not in requests:
             yield f"{name}: {places} got it, nobody sent it"
@@ -164,12 +168,10 @@ def _wrong_work(
                 work.computed.add(_name(id))
 
 
-def _left_over(engine: str, events: Sequence[Event]) -> Iterator[str]:
-    """Yield what an engine still had to do at its end."""
+def _left_over(events: Sequence[Event]) -> set[str]:
+    """Return what an engine still had to do at its end."""
     had = {event.id for event in events if isinstance(event, Added)}
-    had -= {event.id for event in events if isinstance(event, Computed | Dropped)}
-    for name in sorted(had):
-        yield f"{name}: {engine} was left with it"
+    return had - {event.id for event in events if isinstance(event, Computed | Dropped)}
 
 
 def _name(internal_id: str) -> str:

@@ -46,11 +46,13 @@ class Cluster:
     Attributes:
         addresses: the file that clients follow.
         orderly: the journals' names of the engines whose servers left in order.
+        stuck: those of the engines that were stopped for a while.
     """
 
     def __init__(self, directory: Path, ranks: int) -> None:
         self.addresses = directory / "addresses.json"
         self.orderly: set[str] = set()
+        self.stuck: set[str] = set()
         self._directory = directory
         self._ranks = ranks
         self._places: list[Place] = []
@@ -106,6 +108,7 @@ class Cluster:
             case "drain":
                 pod.terminate()
             case "stuck engine":
+                self.stuck.add(_journal_name(pod.config))
                 stopped = pod.engine_processes()
                 _signal(stopped, signal.SIGSTOP)
                 later(fault.seconds, partial(_signal, stopped, signal.SIGCONT))

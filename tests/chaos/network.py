@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 CHUNK = 1 << 16
+TURN_SECONDS = 0.01
 
 
 class Gate:
@@ -22,6 +23,7 @@ class Gate:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def start(self) -> None:
         """Begin to listen."""
@@ -43,6 +45,7 @@ class Gate:
     async def close(self) -> None:
         """Break everything and listen no more."""
         assert self._server is not None
+        self._closed = True
         self._server.close()
         self.cut()
         for task in list(self._tasks):
@@ -56,6 +59,8 @@ class Gate:
         ends = [writer]
         self._writers.add(writer)
         try:
+            if self._closed:  # it was accepted before that
+                return
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
             ends.append(back)
             self._writers.add(back)
@@ -101,6 +106,7 @@ class Network:
     def __exit__(self, *exc: object) -> None:
         for gate in list(self._gates):
             self.close(gate)
+        self._run(_quiet())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -132,3 +138,10 @@ class Network:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+
+async def _quiet() -> None:
+    """Return once nothing is under way on this loop any more."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+    await asyncio.sleep(TURN_SECONDS)  # transports close in the turn after

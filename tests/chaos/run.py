@@ -139,5 +139,6 @@ def _ended(cluster: Cluster, crowd: Crowd) -> Verdict:
             {name: read_journal(file) for name, file in cluster.journals().items()},
             frozenset(crowd.killed),
             frozenset(cluster.orderly),
+            frozenset(cluster.stuck),
         )
     )

@@ -30,10 +30,14 @@ def violations(
     *engines: list[Event],
     killed: frozenset[str] = frozenset(),
     orderly: bool = False,
+    stuck: bool = False,
 ) -> list[str]:
     named = {f"engine-{number}": events for number, events in enumerate(engines)}
-    left = frozenset(named) if orderly else frozenset()
-    return judge(Histories({"c": client}, named, killed, left)).violations
+    every, none = frozenset(named), frozenset[str]()
+    histories = Histories(
+        {"c": client}, named, killed, every if orderly else none, every if stuck else none
+    )
+    return judge(histories).violations
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,7 @@ def test_what_an_engine_that_leaves_in_order_may_have_left_undone() -> None:
     assert violations([SENT, FINISHED], SERVED, orderly=True) == []
     (said,) = violations([LEAVING, Ended("c.1", [7], "left")], BEGUN, orderly=True)
     assert "was left with it" in said
+    assert violations([SENT, ABORTED], BEGUN, orderly=True, stuck=True) == []
 
 
 def test_a_killed_client_need_not_know_how_its_requests_ended() -> None:
