@@ -208,6 +208,8 @@ def _check_plain(request: EngineCoreRequest) -> FieldProblem | None:
 
 def _check_nesting(request: EngineCoreRequest) -> FieldProblem | None:
     hints, pooling = request.kv_hints, request.pooling_params
+    if hints is None and pooling is None and not request.reasoning_parser_kwargs:
+        return None
     for field, values in (
         ("reasoning_parser_kwargs", [request.reasoning_parser_kwargs]),
         ("kv_hints.actions", [action.payload for action in hints.actions] if hints else []),
