@@ -11,6 +11,7 @@ import pytest
 
 from enginecore_client import StartupTimeoutError, SyncMPClient
 from support.eventually import eventually
+from support.pod import client_addresses
 from support.protocol_peer import ProtocolPeer
 
 STRANGER = "Connecting, something listens there that is no engine server"
@@ -73,3 +74,13 @@ def test_who_listened_and_is_gone_is_not_suspected(peer: ProtocolPeer) -> None:
         peer.close()
         core, clock = client._driver.core, client._driver.clock
         eventually(lambda: "nobody answers there" in core.standing(clock()), "it was tried again")
+
+
+def test_two_engines_of_one_rank_are_told(start_pod, caplog: pytest.LogCaptureFixture) -> None:
+    """The first keeps the rank; both serve."""
+    pods = [start_pod().wait_ready() for _ in range(2)]
+    with SyncMPClient(client_addresses(pods)) as client:
+        for rank in (0, 1):
+            assert client.call_utility("is_sleeping", engine=rank) is False
+    (told,) = [record.message for record in caplog.records if "rank" in record.message]
+    assert "says that it is rank 0, which another one is: it is rank 1 here" in told

@@ -21,6 +21,7 @@ from enginecore_client._core.events import (
     Delivered,
     EngineUp,
     LoadsMissed,
+    RankTaken,
     RequestEnded,
     StatsUpdate,
 )
@@ -96,8 +97,10 @@ def test_rank_is_readys_unless_another_engine_has_it() -> None:
     link = MemoryLink("a", "b", ready=False)
     (up,) = of(EngineUp, link.answer(link.pod("a"), rank=7))
     assert up.engine == 7
-    (up,) = of(EngineUp, link.answer(link.pod("b"), rank=7))
+    events = link.answer(link.pod("b"), rank=7)
+    (up,) = of(EngineUp, events)
     assert up.engine == 1
+    assert of(RankTaken, events) == [RankTaken(1, 7, "ipc://b/in")]
 
 
 def test_requests_spread_over_engines() -> None:

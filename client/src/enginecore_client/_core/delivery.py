@@ -8,7 +8,7 @@ from enginecore_client._core.admission import Admission
 from enginecore_client._core.books import Outgoing, RequestRecord
 from enginecore_client._core.connection import Connection
 from enginecore_client._core.damage import concerned
-from enginecore_client._core.events import Delivered, EngineUp, StatsUpdate
+from enginecore_client._core.events import Delivered, EngineUp, RankTaken, StatsUpdate
 from enginecore_client._core.fleet import Fleet
 from enginecore_client._core.ledger import Ledger
 from enginecore_client._core.routing import Balancer
@@ -129,6 +129,9 @@ class Delivery:
         """Take note that an engine is ready, for the first time or again."""
         if connection.link not in self.admissions:
             rank = self._fleet.adopt(connection, ready)
+            if rank != ready.rank:
+                address = connection.endpoint.input_address
+                self._ledger.events.append(RankTaken(rank, ready.rank, address))
             self.admissions[connection.link] = Admission(ready, connection.dialect)
             self._decoders.pop(connection.link, None)
             self._ledger.events.append(EngineUp(rank, ready))

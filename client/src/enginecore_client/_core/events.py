@@ -107,6 +107,14 @@ class LoadsMissed(NamedTuple):
     seconds: float
 
 
+class RankTaken(NamedTuple):
+    """An engine says that it has a rank which another one has; it is known by a free one."""
+
+    engine: int
+    claimed: int
+    address: str
+
+
 class EngineUp(NamedTuple):
     """An engine is ready, for the first time on its connection."""
 
@@ -153,6 +161,7 @@ Event = (
     | CallEnded
     | StatsUpdate
     | LoadsMissed
+    | RankTaken
     | EngineUp
     | EngineDown
     | EngineLost

@@ -14,6 +14,7 @@ from enginecore_client._core.events import (
     EngineDown,
     Event,
     LoadsMissed,
+    RankTaken,
     Reported,
     RequestAdded,
     RequestEnded,
@@ -107,6 +108,14 @@ class Teller:
                     "what the engines say themselves; check stats_update_address",
                     address,
                     seconds,
+                )
+            case RankTaken(engine, claimed, address):
+                _LOG.warning(
+                    "the engine at %s says that it is rank %d, which another one is: it is rank %d "
+                    "here; give each engine a rank of its own",
+                    address,
+                    claimed,
+                    engine,
                 )
             case EngineDown(engine, _) if self._launcher is not None:
                 self._launcher.lost(engine)
