@@ -9,7 +9,7 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
-from enginecore_operator.plan.actions import Apply, Create, Delete, Patch, Plan
+from enginecore_operator.plan.actions import Action, Apply, Create, Delete, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
 from enginecore_operator.plan.observed import (
@@ -212,7 +212,7 @@ class CoreStory:
         plan = plan_core(view, RENDERING, at(seconds))
         assert isinstance(plan.status, EngineCoreStatus)
         self.core = msgspec.structs.replace(self.core, status=plan.status)
-        for action in (action for stage in plan.stages for action in stage):
+        for action in actions_of(plan):
             if isinstance(action, Patch):
                 self.pods = [without_address(pod, action.ref.name) for pod in self.pods]
             elif isinstance(action, Create | Apply) and action.manifest["kind"] == "Service":
@@ -258,7 +258,12 @@ def plan_for_cluster(view: ClusterView, seconds: float = 0.0) -> Plan:
 
 def created(plan: Plan) -> list[dict[str, Any]]:
     """Return the manifests a plan creates."""
-    return [a.manifest for stage in plan.stages for a in stage if isinstance(a, Create)]
+    return [a.manifest for a in actions_of(plan) if isinstance(a, Create)]
+
+
+def actions_of(plan: Plan) -> list[Action]:
+    """Return all that a plan does."""
+    return [*(action for stage in plan.stages for action in stage), *plan.exposure]
 
 
 def condition_of(status: Any, kind: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from enginecore_operator.kube.errors import (
     NotLeaderError,
     RefusedError,
     TerminatingError,
+    UnreachableError,
 )
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
@@ -26,7 +27,7 @@ from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, 
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
-from enginecore_operator.plan.core_plan import plan_core, refuse_core
+from enginecore_operator.plan.core_plan import plan_core, refuse_core, refuse_exposure
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
@@ -59,6 +60,15 @@ REFUSED_DELAY: Final = 15.0
 ACTIONS_AT_ONCE: Final = 32
 
 logger = logging.getLogger(__name__)
+
+
+def _sooner(requeue: float | None, delay: float) -> float:
+    return delay if requeue is None else min(requeue, delay)
+
+
+def _words(error: RefusedError | UnreachableError) -> str:
+    """Return what the API server said; of one that gave no answer, what was asked."""
+    return error.message if isinstance(error, RefusedError) else str(error)
 
 
 class Reconciler:
@@ -210,9 +220,7 @@ class Reconciler:
             plan = refuse_core(view, Reason.API_REFUSED, error.message, self._now())
             await self._carry_out(key, view, plan)
             return REFUSED_DELAY
-        if not foreign:
-            return requeue
-        return REFUSED_DELAY if requeue is None else min(requeue, REFUSED_DELAY)
+        return _sooner(requeue, REFUSED_DELAY) if foreign else requeue
 
     async def _reap(self, key: Key) -> None:
         """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""
@@ -242,6 +250,18 @@ class Reconciler:
             self._tell(key, view, event)
         if plan.ask is not None:
             self._facts.ask(key, plan.ask)
+        if plan.exposure and isinstance(view, CoreView):
+            return await self._expose(key, view, plan)
+        return plan.requeue_after
+
+    async def _expose(self, key: Key, view: CoreView, plan: Plan) -> float | None:
+        """Do what exposes an engine; where the API server does not take it, only say so."""
+        try:
+            await self._act(plan.exposure)
+        except (RefusedError, UnreachableError) as error:
+            refused = refuse_exposure(view, plan, _words(error), self._now())
+            await self._carry_out(key, view, refused)
+            return _sooner(plan.requeue_after, REFUSED_DELAY)
         return plan.requeue_after
 
     def _is_overdue(self, key: Key) -> bool:

@@ -8,11 +8,14 @@ import pytest
 from enginecore_operator.api.status import ClientAddresses, EngineClusterStatus, EngineCoreStatus
 from enginecore_operator.kube.cache import Cache, Change
 from enginecore_operator.plan.actions import Apply, Delete, Plan
-from enginecore_operator.plan.observed import ClusterView
+from enginecore_operator.plan.core_plan import refuse_exposure
+from enginecore_operator.plan.observed import ClusterView, CoreView
 from enginecore_operator.plan.revision import compute_revision
 from enginecore_operator.wakes import keys_concerned
 from support.operator_objects import (
     CoreStory,
+    actions_of,
+    at,
     cluster_spec,
     condition_of,
     created,
@@ -48,7 +51,7 @@ def exposed(story: CoreStory) -> tuple[str, str]:
 
 
 def services(plan: Plan, kind: type) -> list[Any]:
-    actions = [action for stage in plan.stages for action in stage if isinstance(action, kind)]
+    actions = [action for action in actions_of(plan) if isinstance(action, kind)]
     return [a for a in actions if getattr(a, "ref", None) is None or a.ref.kind == "Service"]
 
 
@@ -96,7 +99,7 @@ def test_by_a_node_s_port(addresses: list[tuple[str, str]], families: list[str],
     assert exposed(story) == (f"tcp://{host}:30001", f"tcp://{host}:30002")
     assert story.status.input_address == "tcp://10.0.0.1:5557"
     assert story.condition("Exposed") == ("True", "AddressKnown")
-    assert not story.plan(3).stages
+    assert not actions_of(story.plan(3))
 
 
 @pytest.mark.parametrize("addresses", [[], [("InternalIP", "fd00::5")], [("Hostname", "n1")]])
@@ -145,7 +148,7 @@ def test_the_service_goes_when_it_is_no_longer_wanted() -> None:
     assert exposed(story) == ("", "")
     assert "Exposed" not in {c.type for c in story.status.conditions}
     assert story.status.epoch == epoch
-    assert not story.plan(3).stages
+    assert not actions_of(story.plan(3))
 
 
 def test_another_kind_changes_the_service_and_no_pod() -> None:
@@ -166,7 +169,7 @@ def test_a_service_that_is_being_deleted_is_waited_for() -> None:
     assert story.exposure is not None
     meta = msgspec.structs.replace(story.exposure.metadata, deletion_timestamp="2026-01-01")
     story.exposure = msgspec.structs.replace(story.exposure, metadata=meta)
-    assert not story.plan(2).stages
+    assert not actions_of(story.plan(2))
     assert story.condition("Exposed") == ("False", "ServicePending")
     story.exposure = None
     assert [m["kind"] for m in created(story.plan(3))] == ["Service"]
@@ -180,12 +183,84 @@ def test_another_s_service_is_left_alone(expose: str) -> None:
     story.exposure = msgspec.structs.replace(story.exposure, metadata=meta)
     story.change_spec(transport={"expose": expose})
     plan = story.plan(2)
-    assert not plan.stages
+    assert not actions_of(plan)
     assert exposed(story) == ("", "")
     if expose == "NodePort":
         assert story.condition("Exposed") == ("False", "NameTaken")
         assert told(plan) == ["NameTaken"]
         assert not story.plan(3).events
+
+
+def refuse(story: CoreStory, seconds: float, message: str = "exceeded quota") -> list[str]:
+    """Make one pass whose Service the API server refuses; return the reasons of its events."""
+    view = CoreView(core=story.core, pods=story.pods, exposure=story.exposure, nodes=story.nodes)
+    plan = story.plan(seconds)
+    assert plan.exposure
+    refused = refuse_exposure(view, plan, message, at(seconds))
+    assert isinstance(refused.status, EngineCoreStatus)
+    story.core = msgspec.structs.replace(story.core, status=refused.status)
+    story.exposure = view.exposure
+    return told(refused)
+
+
+def test_a_refused_service_leaves_the_engine_alone() -> None:
+    story = CoreStory()
+    story.plan()
+    story.pod = running(story.pod)
+    story.plan(1)
+    story.change_spec(transport=EXPOSED)
+    assert refuse(story, 2) == ["RefusedByApi"]
+    assert story.condition("Ready") == ("True", "PodReady")
+    assert story.condition("Exposed") == ("False", "RefusedByApi")
+    status = story.status
+    assert refuse(story, 17) == []
+    assert story.status == status, "the condition does not flap"
+    story.pod = failed(story.pod)
+    refuse(story, 32)
+    assert story.status.failure is not None
+    refuse(story, 47)
+    assert (story.status.epoch, story.pod.metadata.name) == (2, "smollm-0-2")
+    story.pod = running(story.pod)
+    story.nodes = node(addresses=NODE)
+    story.plan(48)
+    story.plan(49)
+    assert story.condition("Exposed") == ("True", "AddressKnown")
+
+
+def test_a_refused_change_of_the_service_hides_the_address() -> None:
+    story = started()
+    assert story.condition("Exposed") == ("True", "AddressKnown")
+    story.change_spec(transport={"expose": "LoadBalancer"})
+    refuse(story, 2)
+    assert exposed(story) == ("", "")
+    assert story.condition("Exposed") == ("False", "RefusedByApi")
+    story.change_spec()
+    refuse(story, 3, "services is forbidden")
+    assert story.condition("Exposed") == ("False", "RefusedByApi")
+    story.plan(4)
+    story.plan(5)
+    assert "Exposed" not in {c.type for c in story.status.conditions}
+
+
+def test_a_cluster_is_degraded_by_a_refused_service() -> None:
+    story = started()
+    story.exposure = None
+    refuse(story, 2)
+    core = observed_core(status=story.status, name="smollm-0", cluster="smollm")
+    view = ClusterView(
+        cluster=observed_cluster(cluster_spec(replicas=1, transport=EXPOSED)), cores=[core]
+    )
+    status = plan_for_cluster(view).status
+    assert condition_of(status, "Degraded") == ("True", "RefusedByApi")
+    (degraded,) = [c for c in status.conditions if c.type == "Degraded"]
+    assert degraded.message == "smollm-0: exceeded quota"
+
+
+def test_a_service_waits_for_the_pod_and_the_status() -> None:
+    story = CoreStory(transport=EXPOSED)
+    plan = story.plan()
+    assert [a.manifest["kind"] for stage in plan.stages for a in stage] == ["Pod"]  # type: ignore[union-attr]
+    assert [a.manifest["kind"] for a in plan.exposure] == ["Service"]  # type: ignore[union-attr]
 
 
 def test_exposing_is_no_new_revision() -> None:

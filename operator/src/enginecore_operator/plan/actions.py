@@ -67,12 +67,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Stages run one after another, the actions of a stage side by side; then the status is
     written if it differs from the observed one, then the events go out. A status that is not
-    `urgent` may wait a moment for the next one: it shows a step on the way.
+    `urgent` may wait a moment for the next one: it shows a step on the way. What exposes an engine
+    comes last: an engine serves, and is replaced, whatever becomes of its Service.
     """
 
     status: EngineClusterStatus | EngineCoreStatus
     stages: tuple[tuple[Action, ...], ...] = ()
     events: tuple[Event, ...] = ()
+    exposure: tuple[Action, ...] = ()
     ask: Ask | None = None
     requeue_after: float | None = None
     urgent: bool = True

@@ -177,12 +177,23 @@ def _degraded(sight: Sight) -> Verdict:
             failed.append(f"{core.metadata.name}: {ready.reason}: {ready.message}")
         elif (failure := _failure_before(core)) is not None:
             failed.append(f"{core.metadata.name}: {describe_failures(failure)}")
-    bad = [*failed, *stuck]
-    if not bad:
-        return Verdict(False, Reason.AS_EXPECTED, "no engine has failed or is kept from starting")
-    more = len(bad) - _NAMED_AT_MOST
-    text = "; ".join(bad[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
-    return Verdict(True, Reason.ENGINE_FAILED if failed else Reason.ENGINE_STUCK, text)
+    if failed or stuck:
+        reason = Reason.ENGINE_FAILED if failed else Reason.ENGINE_STUCK
+        return Verdict(True, reason, _some([*failed, *stuck]))
+    hidden = [
+        f"{core.metadata.name}: {exposed.message}"
+        for _, core in sorted(sight.serving.items())
+        if (exposed := find_condition(core.status.conditions, ConditionType.EXPOSED))
+        and exposed.reason == Reason.API_REFUSED
+    ]
+    if hidden:
+        return Verdict(True, Reason.API_REFUSED, _some(hidden))
+    return Verdict(False, Reason.AS_EXPECTED, "no engine has failed or is kept from starting")
+
+
+def _some(tales: list[str]) -> str:
+    more = len(tales) - _NAMED_AT_MOST
+    return "; ".join(tales[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _failure_before(core: ObservedCore) -> Failure | None:

@@ -9,6 +9,7 @@ from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import (
     ConditionType,
     Reason,
+    find_condition,
     is_true,
 )
 from enginecore_operator.api.status import EngineCoreStatus, Failure
@@ -153,11 +154,7 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
     if failure is None and current is not None:
         ask = facts_request(view, current, situation.spec.transport.http_port)
         requeue = FACTS_PERIOD if facts_pending(view, current) else next_look(current, now)
-    stage = (
-        *_retire_address(situation),
-        *_remove_older(situation),
-        *exposure_actions(view, situation.spec),
-    )
+    stage = (*_retire_address(situation), *_remove_older(situation))
     news = (
         *(_failure_events(situation) or _ready_events(view, status)),
         *exposure_events(view, status),
@@ -166,6 +163,7 @@ def _keep(situation: _Situation, now: datetime) -> Plan:
         status=status,
         stages=(stage,) if stage else (),
         events=news,
+        exposure=exposure_actions(view, situation.spec),
         ask=ask,
         requeue_after=requeue,
         urgent=bool(news) or not _is_starting(status),
@@ -190,7 +188,7 @@ def _replace(situation: _Situation, rendering: Rendering, now: datetime) -> Plan
         _retire_address(situation),
         _remove_current(situation),
         _remove_older(situation),
-        (Create(pod), *exposure_actions(view, situation.spec)),
+        (Create(pod),),
     )
     name = names.pod_name(core.metadata.name, epoch)
     old = names.pod_name(core.metadata.name, situation.epoch)
@@ -203,6 +201,7 @@ def _replace(situation: _Situation, rendering: Rendering, now: datetime) -> Plan
         status=core_status.build_status(view, sight, now),
         stages=tuple(stage for stage in stages if stage),
         events=(*_failure_events(situation), *events),
+        exposure=exposure_actions(view, situation.spec),
         urgent=situation.state is not PodState.NEVER,
     )
 
@@ -287,4 +286,14 @@ def refuse_core(view: CoreView, reason: Reason, message: str, now: datetime) -> 
     status = core_status.build_refusal(view, reason, message, now)
     told = any(c.reason == reason and c.message == message for c in view.core.status.conditions)
     events = () if told else (Event(reason, message, "Warning"),)
+    return Plan(status=status, events=events)
+
+
+def refuse_exposure(view: CoreView, plan: Plan, message: str, now: datetime) -> Plan:
+    """Say that the API server refused what was to expose an engine; all else is as planned."""
+    assert isinstance(plan.status, EngineCoreStatus)
+    status = core_status.build_hidden(view, plan.status, message, now)
+    before = find_condition(view.core.status.conditions, ConditionType.EXPOSED)
+    told = before is not None and (before.reason, before.message) == (Reason.API_REFUSED, message)
+    events = () if told else (Event(Reason.API_REFUSED, message, "Warning"),)
     return Plan(status=status, events=events)

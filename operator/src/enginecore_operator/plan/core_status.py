@@ -83,6 +83,24 @@ def build_refusal(view: CoreView, reason: Reason, message: str, now: datetime) -
     )
 
 
+def build_hidden(
+    view: CoreView, planned: EngineCoreStatus, message: str, now: datetime
+) -> EngineCoreStatus:
+    """Build the status of an EngineCore whose Service the API server refuses."""
+    return msgspec.structs.replace(
+        planned,
+        exposed_input_address="",
+        exposed_output_address="",
+        conditions=replace_condition(
+            planned.conditions,
+            ConditionType.EXPOSED,
+            Verdict(False, Reason.API_REFUSED, message),
+            now=now,
+            generation=view.core.metadata.generation,
+        ),
+    )
+
+
 def _pod_reference(view: CoreView, sight: Sight) -> PodReference:
     if sight.pod is None:
         return PodReference(name=names.pod_name(view.core.metadata.name, sight.epoch))

@@ -100,6 +100,11 @@ def exposure_events(view: CoreView, after: EngineCoreStatus) -> tuple[Event, ...
 def find_exposure(view: CoreView, spec: EngineCoreSpec, pod: ObservedPod | None) -> Exposure:
     """Find the addresses for clients outside; `pod` is the one that serves, if there is one."""
     kind = spec.transport.expose
+    refused = find_condition(view.core.status.conditions, ConditionType.EXPOSED)
+    was_refused = refused is not None and refused.reason == Reason.API_REFUSED
+    if refused is not None and was_refused and exposure_actions(view, spec):
+        # It is tried again in this pass, and the Service's next state shows how that went.
+        return _hidden(Verdict(False, Reason.API_REFUSED, refused.message))
     if kind == NOT_EXPOSED:
         return Exposure()
     name, there = names.exposure_name(view.core.metadata.name), view.exposure
