@@ -94,6 +94,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     live_clients: int = 1
     outputs_sent: int = 0
     requests: list[str] = []
+    calls: list[int] | None = None
     engine: dict[str, Any] = {}
     vocab_size: int = 0
     hidden_size: int = 0

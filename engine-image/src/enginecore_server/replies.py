@@ -27,6 +27,7 @@ def ready(state: ServerState, session: Session) -> Ready:
         live_clients=len(state.book),
         outputs_sent=session.outputs_sent,
         requests=list(session.requests),
+        calls=sorted(session.calls),
         engine=state.ready_payload,
         vocab_size=state.model.vocab_size,
         hidden_size=state.model.hidden_size,

@@ -1,10 +1,12 @@
 """What ClientCore does about engines that are lost or move; time is the test's."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from enginecore_client import (
+    AuthenticationError,
     EngineDeadError,
     EngineNotReadyError,
     FinishReason,
@@ -22,6 +24,7 @@ from enginecore_client._core.events import (
     RequestEnded,
     StatsUpdate,
 )
+from enginecore_client._core.states import Channel
 from enginecore_wire.control import (
     Draining,
     PhaseChange,
@@ -200,6 +203,76 @@ class TestLoss:
         (ended,) = of(CallEnded, link.answer(pod))
         assert isinstance(ended.error, LostOutputsError)
         assert "may or may not have been executed" in str(ended.error)
+
+    @pytest.mark.parametrize(
+        ("held", "ended"),
+        [(lambda call: [call], False), (lambda _: [], True), (lambda _: None, True)],
+        ids=["the pod has it", "the pod has none", "the pod does not say"],
+    )
+    def test_a_call_lost_on_the_way_in_says_so_though_no_output_is_missing(
+        self, held: Callable[[int], list[int] | None], ended: bool
+    ) -> None:
+        link = MemoryLink("a")
+        pod = link.pod("a")
+        call = link.core.calls.send(pod.link, "sleep", [1], None, None)
+        link.run()
+        link.down(pod)
+        link.up(pod)
+        events = of(CallEnded, link.answer(pod, calls=held(call.call_id)))
+        assert [type(event.error) for event in events] == [LostOutputsError] * ended
+
+    def test_what_came_before_hello_does_not_count(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        pod.outputs_sent += 1  # 6 is lost
+        assert of(Delivered, link.token(pod, 0, 7)) == []
+        link.up(pod)
+        assert pod.hellos[-1].received == 1
+        pod.outputs_sent -= 2  # the pod sends again what it has sent
+        link.token(pod, 0, 6)
+        link.token(pod, 0, 7)
+        events = link.answer(pod, requests=[record.internal_id])
+        tokens = [o.new_token_ids for event in of(Delivered, events) for o in event.outputs]
+        assert tokens == [[6], [7]]
+        assert of(RequestEnded, events) == []
+
+    def test_nothing_is_sent_again_where_nobody_knows_what_came_when(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.token(pod, 0, 5)
+        link.down(pod)
+        pod.connected = True
+        for channel in Channel:
+            link.core.links.connected(pod.link, channel, link.now, at_once=True)
+        link.run()
+        assert pod.hellos[-1].received == -1
+        assert of(RequestEnded, link.answer(pod, requests=[record.internal_id])) == []
+
+    def test_two_handshakes_cut_short_with_nobody_there_between_say_nothing_of_keys(self) -> None:
+        link = MemoryLink("a", ready=False)
+        pod = link.pod("a")
+        link.core.links.refused(pod.link, None, link.now)
+        link.core.links.listened(pod.link, listens=False)
+        link.now += 30
+        link.core.links.refused(pod.link, None, link.now)
+        assert link.core.refusal() is None
+        link.now += 30
+        link.core.links.refused(pod.link, None, link.now)
+        assert isinstance(link.core.refusal(), AuthenticationError)
+
+    def test_another_engine_at_the_address_is_not_taken_for_the_one_before(self) -> None:
+        link = MemoryLink("a")
+        record = add(link)
+        pod = link.pod("a")
+        link.down(pod)
+        link.up(pod)
+        events = link.answer(pod, requests=[record.internal_id], name="of another cluster")
+        (ended,) = of(RequestEnded, events)
+        assert "'of another cluster' answers where" in str(ended.error)
 
     def test_a_message_that_may_have_been_a_reply_ends_the_calls(self) -> None:
         link = MemoryLink("a")

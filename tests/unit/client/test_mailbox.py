@@ -76,6 +76,32 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
     assert first.cancelled()
 
 
+@pytest.mark.parametrize("waiting", [0, 2], ids=["alone", "behind others"])
+async def test_readers_that_gave_up_are_forgotten(waiting: int) -> None:
+    box: TaskMailbox[int] = TaskMailbox()
+    others = [asyncio.create_task(box.get()) for _ in range(waiting)]
+    await asyncio.sleep(0)
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(box.get(), 0.0001)
+    assert len(box._others) == max(waiting - 1, 0)
+    for item in range(waiting):
+        box.put(item)
+    assert await asyncio.gather(*others) == list(range(waiting))
+    box.put(7)
+    assert await box.get() == 7
+
+
+async def test_the_first_reader_may_give_up_before_the_others() -> None:
+    box: TaskMailbox[int] = TaskMailbox()
+    first, second = (asyncio.create_task(box.get()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    box.put(1)
+    assert await second == 1
+
+
 async def test_the_end_wakes_every_task() -> None:
     box: TaskMailbox[int] = TaskMailbox()
     readers = [asyncio.create_task(box.get()) for _ in range(3)]

@@ -64,6 +64,7 @@ class Connection(ABC):
         self.live_clients = 1
         self.received = 0
         self.doubtful = False
+        self.calls_doubtful = False
         self.held: list[list[Frame]] = []
         self.draining = False
         self.outbox: deque[Outgoing] = deque()
@@ -84,8 +85,9 @@ class Connection(ABC):
         return bool(self.outbox)
 
     @abstractmethod
-    def connected(self, channel: Channel, now: float) -> None:
-        """Take note that the engine's end of a socket is there (again)."""
+    def connected(self, channel: Channel, now: float, *, at_once: bool = False) -> None:
+        """Take note that the engine's end of a socket is there (again); `at_once`: that was told
+        together with its being away, and with what came before and after."""
 
     @abstractmethod
     def disconnected(self, channel: Channel, now: float) -> None:

@@ -147,8 +147,16 @@ class Delivery:
         if lost:
             self._lose(connection, lost, "the engine never received it, or its end was lost", now)
         self.cancel(connection, strangers)
-        if lost or not intact:
+        self._lose_unheld_calls(connection, ready, lost=bool(lost) or not intact)
+
+    def _lose_unheld_calls(self, connection: Connection, ready: Ready, *, lost: bool) -> None:
+        """End the calls of which an engine that answers again knows nothing; an older pod, which
+        does not say what it has, may have lost any on the way in."""
+        doubtful, connection.calls_doubtful = connection.calls_doubtful, False
+        if lost or (ready.calls is None and doubtful):
             self._lose_calls(connection)
+        elif ready.calls is not None:
+            self._lose_calls(connection, held=frozenset(ready.calls))
 
     def _compare(self, connection: Connection, outputs_sent: int, now: float) -> bool:
         missing = outputs_sent - connection.received
@@ -172,8 +180,15 @@ class Delivery:
         )
         self._ledger.fail_and_report(records, connection, error, now)
 
-    def _lose_calls(self, connection: Connection, reason: str = "the connection broke") -> None:
-        for call in [call for call in connection.calls.values() if call.sent]:
+    def _lose_calls(
+        self,
+        connection: Connection,
+        reason: str = "the connection broke",
+        held: frozenset[int] = frozenset(),
+    ) -> None:
+        """End the calls that were sent, but for those which the engine still has."""
+        sent = [call for call in connection.calls.values() if call.sent]
+        for call in [call for call in sent if call.call_id not in held]:
             error = LostOutputsError(
                 f"{call.method}: {reason}; it may or may not have been executed",
                 engine=self._fleet.rank(connection),

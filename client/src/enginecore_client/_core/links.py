@@ -25,12 +25,12 @@ class Links:
         self._delivery = delivery
         self._endings = endings
 
-    def connected(self, link: int, channel: Channel, now: float) -> None:
-        """Take note of HANDSHAKE_SUCCEEDED on one socket."""
+    def connected(self, link: int, channel: Channel, now: float, *, at_once: bool = False) -> None:
+        """Take note of HANDSHAKE_SUCCEEDED on one socket; `at_once`: see Connection.connected."""
         connection = self._fleet.connections.get(link)
         if connection is not None:
             connection.cut_since = None
-            connection.connected(channel, now)
+            connection.connected(channel, now, at_once=at_once)
             self._fleet.sendable.add(link)
 
     def disconnected(self, link: int, channel: Channel, now: float) -> None:
@@ -84,6 +84,8 @@ class Links:
         connection = self._fleet.connections.get(link)
         if connection is not None:
             connection.listened = listens
+            if not listens:
+                connection.cut_since = None  # what ended a handshake before is gone
 
     def refused(self, link: int, error: AuthenticationError | None, now: float) -> None:
         """Take note that the two sides did not come to terms over keys; None: the other side ended

@@ -128,7 +128,7 @@ class NativeConnection(Connection):
         """Take note how far the engine's process has come."""
         self._stage, self._stage_at, self._problem = stage, now, ""
 
-    def connected(self, channel: Channel, now: float) -> None:
+    def connected(self, channel: Channel, now: float, *, at_once: bool = False) -> None:
         """Do nothing: who connected is known once it says something."""
 
     def disconnected(self, channel: Channel, now: float) -> None:

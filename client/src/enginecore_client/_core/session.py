@@ -83,6 +83,7 @@ class PodConnection(Connection):
         self._ping_at = now
         self._ping_waits = False
         self._sequence = 0
+        self._countable = True
 
     @property
     def timers(self) -> Timers:
@@ -94,10 +95,19 @@ class PodConnection(Connection):
         """Say whether there may be frames to send."""
         return bool(self._greetings or self.outbox)
 
-    def connected(self, channel: Channel, now: float) -> None:
-        """Take note that the ZMQ handshake of one socket succeeded (again)."""
+    def connected(self, channel: Channel, now: float, *, at_once: bool = False) -> None:
+        """Take note that the ZMQ handshake of one socket succeeded (again).
+
+        What came over the new connection before the pod heard HELLO may be behind a hole: it is
+        sent again with the rest, and does not count. `at_once`: nobody can tell what came over
+        which connection, so nothing can be sent again.
+        """
         if self.ready is not None and self.broken_at is None:
             self.broken_at = now
+        if channel is Channel.OUTPUT and self.doubtful:
+            self._countable = not at_once
+            self.received -= len(self.held)
+            self.held.clear()
         self._up.add(channel)
         self._greet(channel, now)
         if len(self._up) == len(Channel):
@@ -107,8 +117,11 @@ class PodConnection(Connection):
         """Take note that one socket lost its connection."""
         if channel in self._up:
             self.listened = False
-        if channel is Channel.OUTPUT and self.ready is not None:
-            self.doubtful = True
+        if self.ready is not None:
+            if channel is Channel.OUTPUT:
+                self.doubtful = True
+            else:
+                self.calls_doubtful = True
         self._up.discard(channel)
         self._greetings = deque(item for item in self._greetings if item[0] is not channel)
         if self.ready is not None and self.broken_at is None:
@@ -237,6 +250,9 @@ class PodConnection(Connection):
         if self.ready is not None and ready.epoch != self.ready.epoch:
             self.lose(f"epoch {ready.epoch} answers where epoch {self.ready.epoch} was", now)
             return None
+        if self.ready is not None and ready.name != self.ready.name:
+            self.lose(f"{ready.name!r} answers where {self.ready.name!r} was", now)
+            return None
         self.ready = ready
         self.dialect = dialect
         self.live_clients = ready.live_clients
@@ -264,7 +280,7 @@ class PodConnection(Connection):
         self._greetings = deque(item for item in self._greetings if item[0] is not channel)
         hello = self._hello
         if channel is Channel.OUTPUT and self.doubtful:
-            hello = replace(hello, received=self.received)
+            hello = replace(hello, received=self.received if self._countable else -1)
         self._greetings.append((channel, encode_control(hello)))
         self._hello_at = now
 

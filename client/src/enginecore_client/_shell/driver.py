@@ -304,9 +304,10 @@ class Driver:
                 break
         now = self.clock()
         self._end_refused(now)
+        broken = {link for link, up in changes if not up}
         for link, up in changes:
             if up:
-                self.core.links.connected(link, channel, now)
+                self.core.links.connected(link, channel, now, at_once=link in broken)
             else:
                 self.core.links.disconnected(link, channel, now)
         self.pump()

@@ -210,7 +210,7 @@ class LocalConnection(Connection):
         self._local = local
         self._ready = ready
 
-    def connected(self, channel: Channel, now: float) -> None:
+    def connected(self, channel: Channel, now: float, *, at_once: bool = False) -> None:
         """Do nothing: there is no connection."""
 
     def disconnected(self, channel: Channel, now: float) -> None:  # noqa: ARG002

@@ -113,7 +113,7 @@ class TaskMailbox(Generic[T]):
         self.items: deque[Any] = deque()
         self.put: Callable[[Any], None] = self.items.append
         self._waiter: asyncio.Future[None] | None = None
-        self._others: list[asyncio.Future[None]] = []
+        self._others: deque[asyncio.Future[None]] = deque()
         self._end: EngineCoreError | None = None
 
     def report(self, error: EngineCoreError) -> None:
@@ -165,7 +165,11 @@ class TaskMailbox(Generic[T]):
 
     def left(self, waiter: asyncio.Future[None]) -> None:
         """Take note that nobody awaits an `arrival` any more: its item is another reader's."""
-        if not waiter.cancelled() and self.items:
+        if waiter is self._waiter:
+            self._next()
+        elif waiter in self._others:
+            self._others.remove(waiter)
+        elif self.items:
             self._wake()
 
     def abandon(self) -> None:
@@ -181,13 +185,17 @@ class TaskMailbox(Generic[T]):
     def _wake(self) -> None:
         """Wake who has waited longest."""
         while (waiter := self._waiter) is not None:
-            if self._others:
-                self._waiter = self._others.pop(0)
-            else:
-                self._waiter = None
-                self.put = self.items.append
+            self._next()
             if _woken(waiter):
                 return
+
+    def _next(self) -> None:
+        """Let the next one be who is woken first."""
+        if self._others:
+            self._waiter = self._others.popleft()
+        else:
+            self._waiter = None
+            self.put = self.items.append
 
 
 class Signal:

@@ -64,6 +64,7 @@ class Teller:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Tell of events, in order."""
+        self._last = None
         for event in events:
             self._metrics.observe(event)
         for event in events:
@@ -71,7 +72,6 @@ class Teller:
                 self._hand_out(event)
             else:
                 self._tell(event)
-        self._last = None
 
     def _hand_out(self, event: Delivered) -> None:
         """Put outputs where their requests' readers find them.

@@ -33,7 +33,7 @@ class Dialer:
         self._on_refused = on_refused
         self._sockets = sockets
         self._post = post
-        self._wanted_feed: tuple[str | None, int] = (None, 0)
+        self._wanted_feed: tuple[str | None, int, str] = (None, 0, "")
 
     def open(self, action: Open) -> None:
         """Connect a link to its engine."""
@@ -49,7 +49,7 @@ class Dialer:
     def subscribe(self, address: str | None, attempt: int, server_key: str) -> None:
         """Take load reports from a coordinator from now on, or from nobody."""
         self._sockets.subscribe(None)
-        wanted = self._wanted_feed = address, attempt
+        wanted = self._wanted_feed = address, attempt, server_key
         if address is None or host_name(address) is None:
             self._sockets.subscribe(address, server_key)
             return
