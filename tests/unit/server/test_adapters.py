@@ -56,6 +56,37 @@ def test_a_call_that_failed_loads_and_removes_nothing() -> None:
     assert book.check(ADAPTER) is None
 
 
+def test_an_adapter_is_gone_for_what_comes_after_the_call_that_removes_it() -> None:
+    book = AdapterBook()
+    called(book, "add_lora", WIRE)
+    book.asked(3, 2, "remove_lora", [7])
+    assert book.check(ADAPTER) is not None, "the engine handles the removal first"
+    book.answered(3, UtilityHead(2, "it failed"))
+    assert book.check(ADAPTER) is None, "it is still there"
+
+
+@pytest.mark.parametrize("failures", [(True, False), (False, True)])
+def test_of_two_removals_one_is_enough(failures: tuple[bool, bool]) -> None:
+    book = AdapterBook()
+    called(book, "add_lora", WIRE)
+    for slot in (3, 4):
+        book.asked(slot, 2, "remove_lora", [7])
+    for slot, failed in zip((3, 4), failures, strict=True):
+        book.answered(slot, UtilityHead(2, "it failed" if failed else None))
+        assert book.check(ADAPTER) is not None
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_adapter_is_not_there_while_a_removal_is_on_its_way(failed: bool) -> None:
+    book = AdapterBook()
+    book.asked(3, 1, "add_lora", [WIRE])
+    book.asked(4, 1, "remove_lora", [7])
+    book.answered(3, UtilityHead(1))
+    assert book.check(ADAPTER) is not None
+    book.answered(4, UtilityHead(1, "it failed" if failed else None))
+    assert (book.check(ADAPTER) is None) is failed
+
+
 def test_a_number_keeps_the_path_it_was_loaded_from() -> None:
     book = AdapterBook()
     called(book, "add_lora", WIRE)
