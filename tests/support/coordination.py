@@ -73,6 +73,11 @@ class CoordinatorProcess(NamedTuple):
         ranks: list[dict[str, Any]] = json.loads(self.get("/status"))["ranks"]
         return ranks
 
+    def stop(self) -> str:
+        """Ask it to stop; return its log."""
+        self.process.terminate()
+        return self.process.communicate(timeout=10)[1]
+
 
 @contextmanager
 def coordinator_process(

@@ -81,17 +81,23 @@ async def serve(settings: argparse.Namespace) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     registry = CollectorRegistry()
+    metrics = CoordinatorMetrics(registry)
     book = LoadBook(settings.max_ranks, loop.time())
     registry.register(LoadCollector(book, loop.time))
     with ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
         guard = None
         if settings.secret_key_file:
-            guard = Guard(context, settings.secret_key_file, settings.clients_directory)
+            guard = Guard(
+                context,
+                settings.secret_key_file,
+                settings.clients_directory,
+                lambda purpose: metrics.refused_connections.labels(purpose).inc(),
+            )
             stack.callback(guard.close)
         coordinator = Coordinator(
             book,
-            CoordinatorMetrics(registry),
+            metrics,
             context,
             settings.report_address,
             settings.publish_address,

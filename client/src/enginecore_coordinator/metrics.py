@@ -39,6 +39,12 @@ class CoordinatorMetrics:
             "Messages of clients that are no first-request notice.",
             registry=registry,
         )
+        self.refused_connections = Counter(
+            f"{PREFIX}_refused_connections",
+            "Connections with a key that may not be there, by what they were for.",
+            ["purpose"],
+            registry=registry,
+        )
 
 
 class LoadCollector(Collector):

@@ -1,11 +1,13 @@
 """Who may connect: a directory with one file per role, each a public key per line.
 
 A line is a key and, after a space, a name for people. kubelet replaces such a directory by swapping
-a symbolic link, so what is compared are the files that the paths lead to.
+a symbolic link, so what is compared are the files that the paths lead to. Others write a file in
+place, empty for a moment: what is missing counts as taken away when the files have stood still.
 """
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,8 @@ from enginecore_curve.keys import KeyFileError
 from enginecore_wire.public_keys import is_key
 
 _MOST_BYTES: Final = 1 << 20
+_STILL_SECONDS: Final = 0.05
+"""Less than the 0.1 s after which whoever follows a list looks again."""
 
 Look = tuple[tuple[int, ...], ...]
 
@@ -21,20 +25,30 @@ class AllowedKeys:
     """The public keys that may connect, each with its role; read again when a file changes.
 
     A change that cannot be read leaves the list as it was; `problem` says what is wrong with it.
+    More rights count at once, fewer when a later look finds the same files.
 
     Args:
         directory: has the files.
         roles: their names, the lowest role first; a key in several files has the highest.
+        clock: in seconds.
 
     Raises:
         KeyFileError: there is none of the files, or one is wrong.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], roles: Sequence[str]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        roles: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._paths = [Path(directory) / role for role in roles]
+        self._ranks = {role: rank for rank, role in enumerate(roles)}
+        self._clock = clock
         self.problem = ""
         self._seen = self._look()
-        self._roles = self._read()
+        self._seen_at = clock()
+        self._written = self._roles = self._read()
 
     def __len__(self) -> int:
         return len(self._roles)
@@ -45,18 +59,29 @@ class AllowedKeys:
 
     def follow(self) -> bool:
         """Read the files if they changed; return whether the list is another one now."""
-        seen = self._look()
-        if seen == self._seen:
+        seen, now = self._look(), self._clock()
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+            try:
+                self._written = self._read()
+            except KeyFileError as error:
+                self._written = self._roles
+                self.problem = str(error)
+                return False
+            self.problem = ""
+            return self._take(self._with_all_rights())
+        if now - self._seen_at < _STILL_SECONDS:
             return False
-        self._seen = seen
-        before = self._roles
-        try:
-            self._roles = self._read()
-        except KeyFileError as error:
-            self.problem = str(error)
-            return False
-        self.problem = ""
-        return self._roles != before
+        return self._take(self._written)
+
+    def _take(self, roles: dict[str, str]) -> bool:
+        before, self._roles = self._roles, roles
+        return roles != before
+
+    def _with_all_rights(self) -> dict[str, str]:
+        """Return the list with the higher role of before and now for each key."""
+        listed = (*self._roles.items(), *self._written.items())
+        return dict(sorted(listed, key=lambda item: self._ranks[item[1]]))
 
     def _look(self) -> Look:
         return tuple(map(_identity, self._paths))

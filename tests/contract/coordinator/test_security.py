@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,27 @@ def test_others_reports_do_not_count(
         assert coordinator.ranks() == []
 
 
+def test_who_is_refused_again_and_again_is_counted_and_fills_no_log(
+    coordinator: CoordinatorProcess, own: KeyPair, keys: PodKeys
+) -> None:
+    """A key that may not report is tried by every one of many connections."""
+    crowd = 50
+
+    def counted() -> int:
+        pattern = r'refused_connections_total\{purpose="reports"\} (\d+)'
+        return sum(map(int, re.findall(pattern, coordinator.get("/metrics"))))
+
+    with zmq.Context() as context, ExitStack() as stack:
+        for _ in range(crowd):
+            engine = stack.enter_context(context.socket(zmq.PUSH))
+            engine.linger = 0
+            connect_curve(engine, keys.infer, own.public)
+            engine.connect(coordinator.report_address)
+        eventually(lambda: counted() == crowd, "each is counted")
+    log = coordinator.stop()
+    assert log.count("may not connect for reports") == 1
+
+
 @pytest.mark.parametrize("who", ["nobody", "no key", "a server"])
 def test_others_get_nothing(
     coordinator: CoordinatorProcess, own: KeyPair, keys: PodKeys, who: str
@@ -103,9 +125,14 @@ def test_keys_change_while_it_runs(
         client = Subscriber(context, coordinator.publish_address, keys=(later, own.public))
         engine.send(load_message(0, 3, 2, 0.5))
         eventually(lambda: [[[3, 2, 0.5]], 0, False] in client.read(), "published")
-        old = Subscriber(context, coordinator.publish_address, keys=(keys.infer, own.public))
-        assert not old.socket.poll(SILENCE_MS)
-        old.socket.close(0)
+
+        def is_refused() -> bool:
+            old = Subscriber(context, coordinator.publish_address, keys=(keys.infer, own.public))
+            answered = old.socket.poll(SILENCE_MS)
+            old.socket.close(0)
+            return not answered
+
+        eventually(is_refused, "the old key is off the list")
         client.socket.close(0)
         engine.linger = 0
 
