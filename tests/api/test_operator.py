@@ -129,6 +129,86 @@ def test_rollout_names_the_field(kubectl: Kubectl, runner: OperatorRunner) -> No
     assert json.loads(environment["ENGINECORE_CONFIG"])["runtime"]["args"] == ["--seed=7"]
 
 
+def test_what_a_spec_no_longer_has_goes(kubectl: Kubectl, runner: OperatorRunner) -> None:
+    runner.start()
+    place = {"nodeSelector": {"kubernetes.io/os": "linux"}}
+    kubectl.patch("node", "fake-0", {"metadata": {"labels": place["nodeSelector"]}})
+    env = [{"name": "KEPT", "value": "1"}, {"name": "DROPPED", "value": "2"}]
+    runtime, template = {"env": env}, {"metadata": {"labels": {"team": "a"}}, "spec": place}
+    limits = {"limits": {"memory": "1Gi", "cpu": "1"}}
+    document = engine_cluster(replicas=1, runtime=runtime, podTemplate=template, resources=limits)
+    kubectl.apply(document)
+    wait_available(kubectl, 1)
+    kubectl.apply(
+        engine_cluster(replicas=1, runtime={"env": env[:1]}, resources={"limits": {"cpu": "1"}})
+    )
+    wait_available(kubectl, 1)
+    spec = kubectl.get("enginecore", "smollm-0")["spec"]
+    assert spec["runtime"]["env"] == env[:1]
+    assert spec["resources"]["limits"] == {"cpu": "1"}
+    assert not spec["podTemplate"]["spec"].get("nodeSelector")
+    assert not spec["podTemplate"]["metadata"].get("labels")
+    pod = kubectl.get("pod", "smollm-0-2")
+    assert "DROPPED" not in {e["name"] for e in pod["spec"]["containers"][0]["env"]}
+    kubectl.patch("enginecluster", "smollm", {"spec": {"restart": {"limit": 5}}})
+    settled = ("False", "Settled")
+    eventually(
+        lambda: kubectl.condition("enginecluster", "smollm", "Progressing") == settled,
+        deadline=WAIT,
+    )
+    assert len(kubectl.events("Updated")) == 1
+
+
+def test_other_ports_reach_the_services(kubectl: Kubectl, runner: OperatorRunner) -> None:
+    runner.start()
+    kubectl.apply(engine_cluster(replicas=1, transport={"expose": "NodePort"}))
+    wait_available(kubectl, 1)
+    ports = {"expose": "NodePort", "inputPort": 7001}
+    kubectl.apply(engine_cluster(replicas=1, transport=ports))
+
+    def changed(service: str) -> bool:
+        found = kubectl.get("service", service)["spec"]["ports"]
+        return {p["name"]: p["port"] for p in found if p["name"] != "http"} == {
+            "input": 7001,
+            "output": 5558,
+        }
+
+    eventually(lambda: changed("smollm-0-exposed"), "the engine's Service follows", WAIT)
+    eventually(lambda: changed("smollm-engines"), "the cluster's Service follows", WAIT)
+    wait_available(kubectl, 1)
+    assert not kubectl.events("RefusedByApi")
+
+
+def test_objects_of_an_older_operator_are_mended(kubectl: Kubectl, runner: OperatorRunner) -> None:
+    """One that created by POST and applied over it: each of the two holds the fields."""
+    operator = runner.start()
+    env = [{"name": "KEPT", "value": "1"}, {"name": "DROPPED", "value": "2"}]
+    kubectl.apply(engine_cluster(replicas=1, runtime={"env": env}))
+    wait_available(kubectl, 1)
+    operator.kill(signal.SIGTERM)
+    core = kubectl.get("enginecore", "smollm-0")
+    meta = {key: core["metadata"][key] for key in ("name", "labels", "ownerReferences")}
+    document = {key: core[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": meta}
+    kubectl.run(
+        *("apply", "--server-side", "--force-conflicts", "--field-manager=enginecore-operator"),
+        *("-f", "-"),
+        stdin=json.dumps(document),
+    )
+    shown = ("get", "enginecore", "smollm-0", "--show-managed-fields", "-o", "json")
+
+    def managers() -> list[tuple[str, str]]:
+        entries = json.loads(kubectl.run(*shown))["metadata"]["managedFields"]
+        return sorted((e["manager"], e["operation"]) for e in entries if not e.get("subresource"))
+
+    ours = "enginecore-operator"
+    assert managers() == [(ours, "Apply"), (ours, "Update")]
+    runner.start()
+    kubectl.patch("enginecluster", "smollm", {"spec": {"runtime": {"env": env[:1]}}})
+    wait_available(kubectl, 1)
+    assert kubectl.get("enginecore", "smollm-0")["spec"]["runtime"]["env"] == env[:1]
+    assert managers() == [(ours, "Apply")]
+
+
 def test_killed_operator_goes_on_after_a_restart(kubectl: Kubectl, runner: OperatorRunner) -> None:
     replicas = 20
     first = runner.start()

@@ -11,6 +11,7 @@ from enginecore_operator.kube.errors import (
     NotFoundError,
     RefusedError,
 )
+from enginecore_operator.kube.ownership import adopt_fields
 from enginecore_operator.kube.resources import BY_KIND, PODS, Resource
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, ObjectRef, Patch
 
@@ -28,8 +29,7 @@ class Executor:
             case Create():
                 await self._create(action.manifest)
             case Apply():
-                resource = BY_KIND[action.manifest["kind"]]
-                self._cache.put(resource.kind, await self._client.apply(resource, action.manifest))
+                await self._apply(action.manifest)
             case Delete():
                 await self._delete(action)
             case Patch():
@@ -57,6 +57,22 @@ class Executor:
                 text = f"pod {meta['name']} exists and is not the operator's; delete it"
                 raise RefusedError(409, error.reason, text) from error
         self._cache.put(resource.kind, raw)
+
+    async def _apply(self, manifest: dict[str, Any]) -> None:
+        resource, meta = BY_KIND[manifest["kind"]], manifest["metadata"]
+        namespace, name = meta["namespace"], meta["name"]
+        try:
+            raw = await self._client.read(resource, namespace, name)
+        except NotFoundError:
+            self._cache.remove(resource.kind, namespace, name)
+            return
+        there = raw["metadata"]
+        fields = adopt_fields(there.get("managedFields", []))
+        if fields is not None:
+            version = there["resourceVersion"]
+            patch = {"metadata": {"managedFields": fields, "resourceVersion": version}}
+            await self._client.patch(resource, namespace, name, patch)
+        self._cache.put(resource.kind, await self._client.apply(resource, manifest))
 
     async def _delete(self, action: Delete) -> None:
         ref = action.ref

@@ -22,9 +22,18 @@ def core_spec(owner: ObjectMeta, spec: EngineClusterSpec, rank: int) -> EngineCo
     )
 
 
-def spec_document(spec: EngineCoreSpec) -> dict[str, Any]:
-    """Write a spec as the API takes it: optional fields that are not set are absent."""
-    document: dict[str, Any] = _without_nulls(msgspec.to_builtins(spec))
+def spec_document(spec: msgspec.Struct) -> dict[str, Any]:
+    """Write a spec as the API takes it: fields that are not set, or empty, are absent.
+
+    Where an apply writes an empty map over one that it filled, the API server makes it null.
+    """
+    document = {}
+    for field in fields_of(type(spec)):
+        value = getattr(spec, field.name)
+        if isinstance(value, msgspec.Struct):
+            value = spec_document(value)
+        if value not in (None, {}, [], ()):
+            document[field.encode_name] = _without_nulls(msgspec.to_builtins(value))
     return document
 
 
