@@ -137,6 +137,7 @@ def test_rollout_to_a_broken_spec_is_mended_by_the_next() -> None:
     story.change_spec(replicas=3, runtime={"image": "broken:2"})
     story.plan()
     assert story.plan().stages == ()
+    story.says(2, "PodNotReady")
     story.change_spec(replicas=3, runtime={"image": "good:3"})
     assert names(story.plan(), Apply) == ["smollm-2"]
 
@@ -158,6 +159,26 @@ def test_change_that_replaces_no_pod_reaches_all_at_once() -> None:
     plan = story.plan()
     assert sorted(names(plan, Apply)) == ["smollm-0", "smollm-1", "smollm-2"]
     assert plan.events == ()
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_such_a_change_does_not_wait_for_an_engine_s_turn(paused: bool) -> None:
+    story = settled(3, transport={"expose": "LoadBalancer"})
+    before = {name: core.metadata.labels for name, core in story.cores.items()}
+    new = {"runtime": {"image": "new:2"}, "restart": {"limit": 3}}
+    story.change_spec(replicas=3, rollout={"paused": paused}, **new)
+    turn = [] if paused else ["smollm-2"]
+    applied = [name for name in names(story.plan(), Apply) if name in story.cores]
+    assert sorted(applied) == ["smollm-0", "smollm-1", "smollm-2"]
+    for name, core in story.cores.items():
+        assert core.spec["transport"]["expose"] == "None"
+        assert core.spec["restart"]["limit"] == 3
+        assert core.spec["runtime"]["image"] == ("new:2" if name in turn else "")
+        assert (core.metadata.labels == before[name]) == (name not in turn)
+    assert story.plan().stages == (), "engines that have yet to see it are not taken for broken"
+    story.ready(0, 1, 2)
+    next_turn = [name for name in names(story.plan(), Apply) if name in story.cores]
+    assert next_turn == ([] if paused else ["smollm-1"])
 
 
 def test_edited_child_is_brought_back() -> None:

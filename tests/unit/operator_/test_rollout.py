@@ -7,9 +7,11 @@ from enginecore_operator.plan.rollout import EngineState, choose_updates
 
 
 def engines(pattern: str) -> list[EngineState]:
-    """Read one letter for each rank: R ready, D down; capital outdated, small updated."""
+    """Read one letter for each rank: R ready, S serves and has yet to see its spec, D down;
+    capital outdated, small updated.
+    """
     return [
-        EngineState(rank, ready=letter in "Rr", updated=letter.islower())
+        EngineState(rank, ready=letter in "Rr", serves=letter in "RrSs", updated=letter.islower())
         for rank, letter in enumerate(pattern)
     ]
 
@@ -17,6 +19,9 @@ def engines(pattern: str) -> list[EngineState]:
 @pytest.mark.parametrize(
     ("pattern", "absent", "max_unavailable", "chosen"),
     [
+        ("SSS", 0, 1, []),
+        ("RRS", 0, 2, [1]),
+        ("DSR", 0, 1, [0]),
         ("RRRR", 0, 1, [3]),
         ("RRRd", 0, 1, []),
         ("RRRr", 0, 1, [2]),

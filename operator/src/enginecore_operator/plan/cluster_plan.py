@@ -29,9 +29,9 @@ from enginecore_operator.plan.addresses import (
 from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
-from enginecore_operator.plan.observed import ClusterView, ObservedCore, ObservedObject
+from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
 from enginecore_operator.plan.rendering import Rendering
-from enginecore_operator.plan.revision import compute_revision
+from enginecore_operator.plan.revision import compute_revision, take_over_settings
 from enginecore_operator.plan.rollout import EngineState, choose_updates
 from enginecore_operator.plan.services import build_coordinator_service, build_engines_service
 
@@ -220,10 +220,12 @@ def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines)
         difference = _difference(manifest, core)
         if difference is not None:
             differing[rank] = str(difference)
+        serves = is_true(core.status.conditions, ConditionType.READY)
         states.append(
             EngineState(
                 rank=rank,
-                ready=core.caught_up and is_true(core.status.conditions, ConditionType.READY),
+                ready=core.caught_up and serves,
+                serves=serves,
                 updated=difference is None or _revision_of(core) == engines.revision,
             )
         )
@@ -232,15 +234,31 @@ def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines)
     chosen = choose_updates(states, absent, spec.rollout)
     # A change that replaces no pod needs no turn.
     harmless = [state.rank for state in states if state.updated and state.rank in differing]
-    actions = tuple(
-        Apply(build_core(meta, engines.document, rank, engines.revision))
-        for rank in (*chosen, *harmless)
+    waiting = [state.rank for state in states if not state.updated and state.rank not in chosen]
+    manifests = (
+        *(build_core(meta, engines.document, rank, engines.revision) for rank in chosen),
+        *(build_core(meta, engines.document, rank, engines.revision) for rank in harmless),
+        *(_in_place(meta, spec, rank, engines.serving[rank]) for rank in waiting),
     )
+    actions = tuple(Apply(manifest) for manifest in manifests if manifest is not None)
     events = tuple(
         Event(Reason.UPDATED, f"Updating {names.core_name(meta.name, rank)}: {differing[rank]}")
         for rank in chosen
     )
     return _Updates(actions, events)
+
+
+def _in_place(
+    meta: ObjectMeta, spec: EngineClusterSpec, rank: int, core: ObservedCore
+) -> dict[str, Any] | None:
+    """Return an engine whose turn has not come with what replaces no pod; None if it has that."""
+    try:
+        present = read_spec(core.spec, EngineCoreSpec)
+    except InvalidSpecError:
+        return None
+    document = spec_document(take_over_settings(present, spec))
+    manifest = build_core(meta, document, rank, compute_revision(present))
+    return None if _difference(manifest, core) is None else manifest
 
 
 def _difference(manifest: dict[str, Any], core: ObservedCore) -> Difference | None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
 
 REVISION_LENGTH = 10
 
@@ -32,6 +32,12 @@ def compute_revision(spec: EngineCoreSpec) -> str:
                 relevant[field.encode_name] = value
     canonical = msgspec.json.encode(relevant, order="sorted")
     return hashlib.sha256(canonical).hexdigest()[:REVISION_LENGTH]
+
+
+def take_over_settings(spec: EngineCoreSpec, template: EngineTemplate) -> EngineCoreSpec:
+    """Return an engine's spec with what no revision counts from `template`."""
+    transport = msgspec.structs.replace(spec.transport, expose=template.transport.expose)
+    return msgspec.structs.replace(spec, transport=transport, restart=template.restart)
 
 
 def _without_defaults(value: Any, field: msgspec.structs.FieldInfo) -> Any:
