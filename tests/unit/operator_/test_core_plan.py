@@ -127,6 +127,30 @@ def test_name_is_taken_from_a_pod_before_it_is_replaced(fate: str) -> None:
     assert patch.ref.name == "smollm-0-1"
 
 
+def test_a_failed_init_container_says_why() -> None:
+    story = CoreStory(runtime={"type": "vllm"})
+    copier = created(story.plan())[0]["spec"]["initContainers"][0]
+    assert copier["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    fine = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    end = {"terminated": {"exitCode": 1, "reason": "Error", "message": "cp: no space left"}}
+    story.pod = with_status(
+        on_node(story.pod),
+        phase="Failed",
+        initContainerStatuses=[
+            {"name": "fetch", "state": fine},
+            {"name": copier["name"], "state": end},
+        ],
+        containerStatuses=[{"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    )
+    (event,) = story.plan(5).events
+    failure = story.status.failure
+    assert failure is not None
+    assert failure.reason == "Error"
+    text = f"init container {copier['name']} exited 1; its last output: cp: no space left"
+    assert failure.message == text
+    assert text in event.message
+
+
 def test_failures_back_off_then_give_up() -> None:
     story = CoreStory(restart={"initialSeconds": 2, "maxSeconds": 5, "limit": 4})
     story.plan()

@@ -70,6 +70,7 @@ def server_copier(spec: EngineCoreSpec, rendering: Rendering) -> list[dict[str, 
             "command": ["cp", f"/{SERVER_ARCHIVE}", f"{SERVER_PATH}/{SERVER_ARCHIVE}"],
             "resources": {"requests": _COPY_RESOURCES, "limits": _COPY_RESOURCES},
             "securityContext": container_security_context(),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [{"name": labels.SERVER_VOLUME, "mountPath": SERVER_PATH}],
         }
     ]

@@ -146,6 +146,15 @@ class ObservedPod(_View, frozen=True):
         return None
 
     @property
+    def failed_init(self) -> ContainerStatus | None:
+        """The first init container that failed, for which the engine's was never started."""
+        for container in self.status.init_container_statuses:
+            end = container.state.terminated
+            if end is not None and end.exit_code:
+                return container
+        return None
+
+    @property
     def ended(self) -> bool:
         """Whether the engine process is over: in a pod with sidecars, before the pod is."""
         return self.status.phase in ("Failed", "Succeeded") or self.engine_end is not None

@@ -27,13 +27,15 @@ _ERROR: Final = "Error"
 
 def describe_end(pod: ObservedPod) -> tuple[str, str]:
     """Return reason and message of a pod's end; the message ends with the engine's last log."""
-    end = pod.engine_end
+    end, subject = pod.engine_end, "engine"
     if pod.status.reason:
         return pod.status.reason, pod.status.message
+    if end is None and (init := pod.failed_init) is not None:
+        end, subject = init.state.terminated, f"init container {init.name}"
     if end is None:
         return pod.status.phase or "Failed", pod.status.message
     reason, log = end.reason or _ERROR, end.message.strip()
-    text = f"engine exited {end.exit_code}"
+    text = f"{subject} exited {end.exit_code}"
     told = _read_last_words(log)
     if told is not None:
         # Kubernetes' own word, such as OOMKilled, says more than what the server saw of it.
