@@ -126,6 +126,26 @@ def test_another_s_service_on_the_name(kubectl: Kubectl, runner: OperatorRunner)
     eventually(lambda: not kubectl.run(*gone), "the Service goes with its engine", WAIT)
 
 
+def test_a_service_that_lost_its_labels_is_taken_back(
+    kubectl: Kubectl, runner: OperatorRunner
+) -> None:
+    runner.start()
+    kubectl.apply(engine_core(transport={"expose": "LoadBalancer"}))
+    wait_exposed(kubectl, "LoadBalancerPending", "solo")
+    uid = kubectl.get("service", "solo-exposed")["metadata"]["uid"]
+    label = "app.kubernetes.io/managed-by"
+    kubectl.run("label", "--overwrite", "service", "solo-exposed", f"{label}=somebody")
+
+    def back() -> bool:
+        meta = kubectl.get("service", "solo-exposed")["metadata"]
+        return bool(meta["labels"][label] == "enginecore-operator" and meta["uid"] == uid)
+
+    eventually(back, "the label is ours again", WAIT)
+    status = {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
+    kubectl.patch("service", "solo-exposed", status, subresource="status")
+    wait_exposed(kubectl, "AddressKnown", "solo")
+
+
 @pytest.fixture
 def no_services(kubectl: Kubectl) -> Iterator[None]:
     """An admission policy by which this namespace takes no Service of an engine."""

@@ -3,6 +3,7 @@
 from enginecore_operator.api import labels
 from enginecore_operator.kube.cache import Cache
 from enginecore_operator.plan import names
+from enginecore_operator.plan.exposure import NOT_EXPOSED
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
@@ -34,9 +35,11 @@ def read_core_view(
 def foreign_exposure(view: CoreView) -> str:
     """Return the name of a Service that is not this engine's, on the name of its own; else "".
 
-    The watch does not follow it where it lacks our labels.
+    The watch does not follow it where it lacks our labels; it matters while the engine is exposed.
     """
     there = view.exposure
+    if view.core.spec.get("transport", {}).get("expose", NOT_EXPOSED) == NOT_EXPOSED:
+        return ""
     if there is None or there.metadata.is_controlled_by(view.core.metadata.uid):
         return ""
     return there.metadata.name

@@ -44,6 +44,19 @@ def test_deleted_objects_do_not_come_back(cache: Cache) -> None:
     assert cache.put("Pod", pod(12, uid="u2"))
 
 
+def test_an_object_that_only_left_the_watch_is_found_again(cache: Cache) -> None:
+    cache.put("Pod", pod(10))
+    cache.remove("Pod", "n", "p", "u1")
+    assert not cache.put("Pod", pod(11)), "an event may be an old one"
+    going = pod(12)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert not cache.put("Pod", going, found=True)
+    assert cache.put("Pod", pod(12), found=True)
+    assert cache.put("Pod", pod(13))
+    assert cache.remove("Pod", "n", "p", "u1")
+    assert not cache.put("Pod", pod(14))
+
+
 def test_deletion_of_a_namesake_is_ignored(cache: Cache) -> None:
     cache.put("Pod", pod(12, uid="u2"))
     assert not cache.remove("Pod", "n", "p", "u1")

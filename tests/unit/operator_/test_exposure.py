@@ -263,6 +263,31 @@ def test_a_service_waits_for_the_pod_and_the_status() -> None:
     assert [a.manifest["kind"] for a in plan.exposure] == ["Service"]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, "ServicePending"),
+        ({"owner_references": [], "deletion_timestamp": "2026-01-01"}, "ServicePending"),
+        ({"labels": {}}, "NameTaken"),
+        ({"labels": {}, "deletion_timestamp": "2026-01-01"}, "ServicePending"),
+        ({"owner_references": []}, "NameTaken"),
+    ],
+    ids=["left behind", "another's, going", "another's", "another's labels, going", "no owner"],
+)
+def test_a_predecessor_s_service_is_waited_for(change: dict[str, Any], reason: str) -> None:
+    story = started()
+    assert story.exposure is not None
+    (owner,) = story.exposure.metadata.owner_references
+    earlier = {"owner_references": [msgspec.structs.replace(owner, uid="uid-of-earlier")]}
+    meta = msgspec.structs.replace(story.exposure.metadata, **earlier | change)
+    story.exposure = msgspec.structs.replace(story.exposure, metadata=meta)
+    plan = story.plan(2)
+    assert not actions_of(plan)
+    assert story.condition("Exposed") == ("False", reason)
+    assert exposed(story) == ("", "")
+    assert told(plan) == (["NameTaken"] if reason == "NameTaken" else [])
+
+
 def test_exposing_is_no_new_revision() -> None:
     plain, open_to_all = read_core_spec(), read_core_spec(transport=EXPOSED)
     assert compute_revision(plain) == compute_revision(open_to_all)

@@ -57,7 +57,7 @@ class Cache:
     """Latest known state of every object of ours; calls `on_change` for each change.
 
     Versions only go forward: an event that is older than the answer to our own write, or of
-    an object known to be deleted, changes nothing.
+    an object known to be deleted, changes nothing until the API server shows it when asked.
     """
 
     def __init__(self, on_change: Callable[[Change], None]) -> None:
@@ -85,12 +85,21 @@ class Cache:
         """Return how many children there are."""
         return len(self._children.get(kind, {}).get((namespace, parent), ()))
 
-    def put(self, kind: str, raw: dict[str, Any]) -> bool:
-        """Take an object in; tell whether it was news. Raises msgspec.ValidationError."""
+    def put(self, kind: str, raw: dict[str, Any], *, found: bool = False) -> bool:
+        """Take an object in; tell whether it was news. Raises msgspec.ValidationError.
+
+        Args:
+            kind: its kind.
+            raw: the object.
+            found: it was read by its name. A watch also says of an object that lost our labels
+                that it was deleted.
+        """
         view = read_view(kind, raw)
         meta = view.metadata
         if meta.uid in self._deleted:
-            return False
+            if not found or meta.deletion_timestamp is not None:
+                return False
+            self._exhume(meta.uid)
         objects = self._objects.setdefault(kind, {})
         place = (meta.namespace, meta.name)
         before = objects.get(place)
@@ -152,6 +161,10 @@ class Cache:
         if after is not None:
             parent = (place[0], after.metadata.labels.get(label, ""))
             index.setdefault(parent, set()).add(place)
+
+    def _exhume(self, uid: str) -> None:
+        self._deleted.discard(uid)
+        self._deleted_order.remove(uid)
 
     def _bury(self, uid: str) -> None:
         if uid in self._deleted:

@@ -42,21 +42,21 @@ class Executor:
         except NotFoundError:
             self._cache.remove(resource.kind, namespace, name)
         else:
-            self._cache.put(resource.kind, raw)
+            self._cache.put(resource.kind, raw, found=True)
 
     async def _create(self, manifest: dict[str, Any]) -> None:
-        resource = BY_KIND[manifest["kind"]]
+        resource, found = BY_KIND[manifest["kind"]], False
         try:
             raw = await self._client.create(resource, manifest)
         except AlreadyExistsError as error:
             # Ours, made before a restart or not yet in the cache, or somebody else's: the
             # next pass decides by what it sees.
             meta = manifest["metadata"]
-            raw = await self._client.read(resource, meta["namespace"], meta["name"])
+            raw, found = await self._client.read(resource, meta["namespace"], meta["name"]), True
             if resource is PODS and labels.CORE not in raw["metadata"].get("labels", {}):
                 text = f"pod {meta['name']} exists and is not the operator's; delete it"
                 raise RefusedError(409, error.reason, text) from error
-        self._cache.put(resource.kind, raw)
+        self._cache.put(resource.kind, raw, found=found)
 
     async def _apply(self, manifest: dict[str, Any]) -> None:
         resource, meta = BY_KIND[manifest["kind"]], manifest["metadata"]

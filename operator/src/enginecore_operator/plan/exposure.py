@@ -72,6 +72,21 @@ def build_exposure(owner: ObjectMeta, spec: EngineCoreSpec) -> dict[str, Any]:
     }
 
 
+def is_predecessors(core: ObjectMeta, service: ObjectMeta) -> bool:
+    """Tell whether a Service that is not this engine's goes without anybody's help: it is being
+    deleted, or a deleted EngineCore of this name left it behind for the garbage collector.
+    """
+    if service.is_controlled_by(core.uid):
+        return False
+    if service.deletion_timestamp is not None:
+        return True
+    ours = {labels.APP_MANAGED_BY: labels.FIELD_MANAGER, labels.CORE: core.name}
+    return (
+        ours.items() <= service.labels.items()
+        and service.controller_name(labels.CORE_KIND) == core.name
+    )
+
+
 def exposure_actions(view: CoreView, spec: EngineCoreSpec) -> tuple[Action, ...]:
     """Return what brings the Service to what the spec says; nothing for another's object."""
     meta, there = view.core.metadata, view.exposure
@@ -108,6 +123,9 @@ def find_exposure(view: CoreView, spec: EngineCoreSpec, pod: ObservedPod | None)
     if kind == NOT_EXPOSED:
         return Exposure()
     name, there = names.exposure_name(view.core.metadata.name), view.exposure
+    if there is not None and is_predecessors(view.core.metadata, there.metadata):
+        text = f"Service {name} of an earlier engine of this name is going"
+        return _hidden(Verdict(False, Reason.SERVICE_PENDING, text))
     if there is not None and not there.metadata.is_controlled_by(view.core.metadata.uid):
         text = f"Service {name} is not this engine's; delete it, or rename the engine or cluster"
         return _hidden(Verdict(False, Reason.NAME_TAKEN, text))
