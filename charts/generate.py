@@ -3,7 +3,8 @@
 - charts/enginecore/files/crds: the CRDs, copied from manifests/crds
 - descriptions in values.schema.json and the table in README.md, from the comments in values.yaml
 - manifests/install/install.yaml: the chart, rendered for kubectl (HELM names the helm to use)
-- tests/golden/charts/enginecore-VERSION.tgz: the chart of this version, for later upgrade tests
+- with --package, at a release: tests/golden/charts/enginecore-VERSION.tgz, the chart of this
+  version for later upgrade tests; it is written once
 """
 
 import argparse
@@ -152,27 +153,19 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def unpack(package: Path) -> dict[str, bytes]:
-    """Return the files of a .tgz; none where there is no such package."""
-    if not package.exists():
-        return {}
-    with tarfile.open(package) as archive:
-        entries = [(entry.name, archive.extractfile(entry)) for entry in archive]
-        return {name: stream.read() for name, stream in entries if stream is not None}
+def write_package() -> Path:
+    """Write the package of this version and return its path.
 
-
-def settle_package(check: bool) -> Path | None:
-    """Write the package of this version, or compare it; returns its path if it was stale."""
+    Raises:
+        SystemExit: there is one, which stays as it was released.
+    """
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
     package = PACKAGES / f"enginecore-{version}.tgz"
-    files = packaged_files(CHART)
-    if unpack(package) == files:
-        return None
-    if check:
-        return package
+    if package.exists():
+        sys.exit(f"{package.name} is released already: give the next one a version of its own")
     package.parent.mkdir(parents=True, exist_ok=True)
-    package.write_bytes(pack(files))
-    return None
+    package.write_bytes(pack(packaged_files(CHART)))
+    return package
 
 
 def write_inputs() -> dict[Path, str]:
@@ -190,14 +183,15 @@ def main() -> int:
     """Write or check; returns 1 where a file was not up to date in a check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare; show what differs")
-    check = parser.parse_args().check
+    parser.add_argument("--package", action="store_true", help="also keep this version's chart")
+    options = parser.parse_args()
+    check = options.check
     stale = [path for path, text in write_inputs().items() if not settle(path, text, check)]
     install = ROOT / "manifests/install/install.yaml"
     if not settle(install, render_install(os.environ.get("HELM", "helm"), CHART), check):
         stale.append(install)
-    package = settle_package(check)
-    if package is not None:
-        stale.append(package)
+    if options.package and not check:
+        write_package()
     if stale:
         names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
         sys.stderr.write(f"not up to date: {names}; run make generate\n")

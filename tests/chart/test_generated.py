@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -81,3 +82,14 @@ def test_a_stale_file_is_named(helm: Helm, tmp_path: Path, monkeypatch: pytest.M
     assert stale.read_text() == "old\n"
     assert generate.settle(stale, "new\n", check=False) is True
     assert stale.read_text() == "new\n"
+
+
+def test_a_package_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "PACKAGES", tmp_path / "charts")
+    package = generate.write_package()
+    with tarfile.open(package) as archive:
+        assert "enginecore/Chart.yaml" in archive.getnames()
+    before = package.read_bytes()
+    with pytest.raises(SystemExit, match="released already"):
+        generate.write_package()
+    assert package.read_bytes() == before
