@@ -189,6 +189,24 @@ def test_template_is_merged() -> None:
     assert engine(manifest)["command"] == ["enginecore-server"]
 
 
+@pytest.mark.parametrize(("path", "gone"), [("/dev/shm", "dshm"), ("/tmp/", "tmp")])
+def test_a_volume_of_the_template_takes_the_place_of_ours(path: str, gone: str) -> None:
+    mount = {"name": "mine", "mountPath": path}
+    template: dict[str, Any] = {
+        "volumes": [{"name": "mine", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}],
+        "containers": [{"name": "engine", "volumeMounts": [mount]}],
+    }
+    manifest = pod(podTemplate={"spec": template})
+    places = [m["mountPath"] for m in engine(manifest)["volumeMounts"]]
+    assert len({place.rstrip("/") for place in places}) == len(places)
+    assert engine(manifest)["volumeMounts"][-1] == mount
+    volumes = {"tmp", "run", "dshm", "mine"}
+    assert {v["name"] for v in manifest["spec"]["volumes"]} == volumes - {gone}
+    template["initContainers"] = [{"name": "fetch", "volumeMounts": [{"name": gone}]}]
+    manifest = pod(podTemplate={"spec": template})
+    assert {v["name"] for v in manifest["spec"]["volumes"]} == volumes
+
+
 @pytest.mark.parametrize(
     ("change", "same"),
     [

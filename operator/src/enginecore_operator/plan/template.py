@@ -1,5 +1,7 @@
 """Merge a user's pod template over the pod the operator builds."""
 
+import posixpath
+from collections.abc import Sequence
 from typing import Any, Final
 
 from enginecore_operator.api import labels
@@ -7,8 +9,10 @@ from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import fields_of
 
 _MERGED_APART: Final = ("security_context", "volumes", "init_containers", "containers")
-_ADDED: Final = ("env", "volumeMounts")
+_ADDED: Final = ("env",)
 _MERGED: Final = ("securityContext",)
+_REPLACEABLE: Final = (labels.SHM_VOLUME, labels.TMP_VOLUME)
+"""Volumes of ours in whose place a template may mount one of its own, such as a larger one."""
 
 
 def merge_template(pod: dict[str, Any], template: PodTemplate) -> dict[str, Any]:
@@ -31,6 +35,7 @@ def merge_template(pod: dict[str, Any], template: PodTemplate) -> dict[str, Any]
     if init:
         spec["initContainers"] = init
     spec["containers"] = _merge_containers(spec["containers"][0], template.spec.containers)
+    spec["volumes"] = _without_replaced(spec)
     return {**pod, "metadata": metadata, "spec": spec}
 
 
@@ -50,10 +55,31 @@ def _merge_containers(
 def _merge_engine(engine: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(engine)
     for key, value in over.items():
-        if key in _ADDED:
+        if key == "volumeMounts":
+            merged[key] = [*_without_places(merged.get(key, ()), value), *value]
+        elif key in _ADDED:
             merged[key] = [*merged.get(key, ()), *value]
         elif key in _MERGED:
             merged[key] = {**merged.get(key, {}), **value}
         else:
             merged[key] = value
     return merged
+
+
+def _without_places(
+    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return our mounts but for those in whose place the template mounts a volume of its own."""
+    places = {posixpath.normpath(mount.get("mountPath", "")) for mount in theirs}
+    return [
+        mount
+        for mount in ours
+        if mount["name"] not in _REPLACEABLE or mount["mountPath"] not in places
+    ]
+
+
+def _without_replaced(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the volumes but for ours that nobody mounts any more."""
+    containers = (*spec["containers"], *spec.get("initContainers", ()))
+    mounted = {mount.get("name") for c in containers for mount in c.get("volumeMounts", ())}
+    return [v for v in spec["volumes"] if v["name"] not in _REPLACEABLE or v["name"] in mounted]
