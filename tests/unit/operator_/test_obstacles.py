@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from enginecore_operator.pod_warnings import newest_warnings
-from support.operator_objects import CoreStory, at, on_node, running, with_status
+from support.operator_objects import CoreStory, at, deleted, on_node, running, with_status
 
 START = at(0).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -29,6 +29,25 @@ def story_of(pod: dict[str, Any], *, bound: bool = True, **spec: Any) -> CoreSto
 def ready(story: CoreStory) -> tuple[str, str]:
     found = next(c for c in story.status.conditions if c.type == "Ready")
     return found.reason, found.message
+
+
+def test_an_engine_waits_for_its_earlier_pod_to_make_room() -> None:
+    story = CoreStory()
+    story.plan()
+    story.pod = running(story.pod)
+    story.plan(1)
+    story.change_spec(runtime={"args": ["--x"]})
+    story.plan(2)
+    story.pods[0] = deleted(story.pods[0])
+    words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    story.pod = with_status(story.pod, phase="Pending", conditions=refused(words))
+    story.plan(3)
+    assert ready(story) == ("PodPending", "waits for pod smollm-0-1 to end")
+    assert story.condition("Scheduled") == ("False", "NotScheduledYet")
+    del story.pods[0]
+    story.plan(4)
+    assert ready(story)[0] == "Unschedulable"
+    assert story.condition("Scheduled") == ("False", "Unschedulable")
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ def _ready(view: CoreView, sight: Sight) -> Verdict:
         return Verdict(False, Reason.DRAINING, "the pod is being deleted")
     if pod.status.phase != "Running":
         found = _obstacle(view, sight)
+        if found is not None and (before := _waits_for(view, pod, found)):
+            return Verdict(False, Reason.POD_PENDING, f"waits for pod {before} to end")
         if found is not None:
             return Verdict(False, found.reason, found.message)
         text = waiting_text(pod) or "the pod is not running yet"
@@ -147,6 +149,14 @@ def _obstacle(view: CoreView, sight: Sight) -> Obstacle | None:
     return find_obstacle(pod, sight.spec.accelerator, view.warnings.get(pod.metadata.uid, ""))
 
 
+def _waits_for(view: CoreView, pod: ObservedPod, found: Obstacle) -> str:
+    """Name the engine's earlier pod that still holds what the scheduler finds no room for."""
+    if found.reason is not Reason.UNSCHEDULABLE:
+        return ""
+    holders = (p.metadata.name for p in view.pods if p is not pod and p.terminating)
+    return next(holders, "")
+
+
 def _scheduled(view: CoreView, sight: Sight) -> Verdict:
     pod = sight.pod
     if pod is None:
@@ -154,6 +164,8 @@ def _scheduled(view: CoreView, sight: Sight) -> Verdict:
     if pod.spec.node_name:
         return Verdict(True, Reason.POD_SCHEDULED, f"on node {pod.spec.node_name}")
     found = _obstacle(view, sight)
+    if found is not None and (before := _waits_for(view, pod, found)):
+        return Verdict(False, Reason.NOT_SCHEDULED, f"waits for pod {before} to end")
     if found is not None and found.reason is Reason.UNSCHEDULABLE:
         return Verdict(False, Reason.UNSCHEDULABLE, found.message)
     return Verdict(False, Reason.NOT_SCHEDULED, "the scheduler has not decided yet")
