@@ -105,7 +105,8 @@ def embedding_width(path: str, runtime: RuntimeConfig) -> int:
     Raises:
         UnknownEmbeddingsError: it is told to, and the model's files do not tell.
     """
-    if EMBEDDINGS_OPTION not in (*runtime.command, *runtime.args):
+    words = (*runtime.command, *runtime.args)
+    if EMBEDDINGS_OPTION not in [word.replace("_", "-") for word in words]:
         return 0
     try:
         return config_size(Path(path) / "config.json", "hidden_size")

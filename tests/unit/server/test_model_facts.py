@@ -165,6 +165,8 @@ def test_width_of_embeddings_where_the_engine_takes_them(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert embedding_width(str(tmp_path), EMBEDS) == width
+    underscores = RuntimeConfig(type="vllm", args=["--enable_prompt_embeds"])
+    assert embedding_width(str(tmp_path), underscores) == width
     assert embedding_width(str(tmp_path), RuntimeConfig(type="vllm")) == 0
 
 

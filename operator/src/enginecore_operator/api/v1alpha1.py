@@ -405,7 +405,9 @@ class EngineTemplate(Spec, frozen=True, kw_only=True):
         Rule(
             "!has(self.accelerator.count) || self.accelerator.count == 0 || "
             "self.accelerator.count >= self.parallelism.tensor * self.parallelism.pipeline",
-            "fewer than parallelism.tensor times parallelism.pipeline; leave it out for as many",
+            "fewer than parallelism.tensor times parallelism.pipeline; set it to that product, or "
+            "take a stored value away: kubectl patch … --type=json -p "
+            """'[{"op":"remove","path":"/spec/accelerator/count"}]'""",
             ".accelerator.count",
             lambda spec: (
                 not spec.accelerator.count or spec.accelerator.count >= spec.parallelism.devices

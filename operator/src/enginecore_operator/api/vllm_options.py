@@ -55,11 +55,12 @@ def is_owned(owned: OwnedOption, argument: str) -> bool:
     """Tell whether `argument` gives one of these options.
 
     vLLM takes long options with dashes or underscores and cut short, as long as they are
-    unmistakable, and short ones with their value in the same word.
+    unmistakable, and short ones cut short, or with their value in the same word.
     """
     word = argument.partition("=")[0].replace("_", "-")
     if not word.startswith("--"):
-        return word.startswith(owned.short)
+        cut = len(word) > 1 and any(name.startswith(word) for name in owned.short)
+        return cut or word.startswith(owned.short)
     return any(name.startswith(word) or _goes_on(name, word) for name in owned.long)
 
 
@@ -82,6 +83,8 @@ def _condition(owned: OwnedOption) -> str:
     found = f"(word.startsWith('--') && ({' || '.join(tests)}))"
     for name in owned.short:
         found += f" || word.startsWith('{name}')"
+        cuts = [f"'{name[:end]}'" for end in range(2, len(name))]
+        found += f" || word in [{', '.join(cuts)}]" if cuts else ""
     words = "self.args.map(argument, argument.split('=')[0].replace('_', '-'))"
     return f"self.type != 'vllm' || !has(self.args) || !{words}.exists(word, {found})"
 
