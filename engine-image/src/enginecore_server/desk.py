@@ -91,16 +91,16 @@ class ClientDesk:
     def client_message(self, side: Side, identity: bytes, frames: list[zmq.Frame]) -> None:
         """Handle one message of a client."""
         kind = frames[0].bytes
+        session = self._state.book.find(identity)
+        if session is not None and session.key and self.exposed.key_of(frames[0]) != session.key:
+            self._entrance.turn_away(side, session, frames[0])
+            return
         if kind == HELLO:
             self._entrance.hello(side, identity, frames)
             return
-        session = self._state.book.find(identity)
         if session is None:
             if kind != BYE:
                 self._entrance.tell_stranger(identity, Unknown(type=kind[0] if kind else 0))
-            return
-        if session.key and self.exposed.key_of(frames[0]) != session.key:
-            self._entrance.turn_away(side, session, frames[0])
             return
         handler = self._handlers.get(kind) if side is Side.INPUT else None
         if handler is None:

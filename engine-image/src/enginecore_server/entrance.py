@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import zmq
 
+from enginecore_curve.rare_log import RareLog
 from enginecore_server.exposed import ExposedSockets
 from enginecore_server.monitors import Refusal
 from enginecore_server.sessions import Greeting, Holder, Session, Side
@@ -47,13 +48,16 @@ class Entrance:
         self._role_of = role_of
         self._welcome = welcome
         self._refused = Counter[Side]()
+        self._impostors = RareLog(_log)
 
     def disconnected(self, side: Side, fd: int) -> None:
         """Start the grace time of a client whose connection broke."""
         if self._state.book.knows(side, fd):
             if self._state.book.disconnected(side, fd, time.monotonic()) is not None:
                 self._exposed().settle()
-        elif self._refused[side]:  # it is counted already
+            return
+        self._exposed().unheard(side, fd)
+        if self._refused[side]:  # it is counted already
             self._refused[side] -= 1
         else:
             self._state.tally.refused_connections[Refusal.NO_SESSION] += 1
@@ -64,7 +68,7 @@ class Entrance:
         self._state.tally.refused_connections[reason] += 1
 
     def hello(self, side: Side, identity: bytes, frames: list[zmq.Frame]) -> None:
-        """Take a HELLO."""
+        """Take a HELLO of a stranger, or of a session's owner."""
         hello = self._read_hello(identity, frames)
         if hello is None:
             return
@@ -73,13 +77,13 @@ class Entrance:
         if protocol is None or layout not in hello.layouts:
             self.tell_stranger(identity, _mismatch(hello, layout))
             return
-        fd = self._exposed().connection_of(side, frames[0])
-        if fd is None:  # it has left since
+        fd = self._exposed().connections.of(side, frames[0])
+        if fd is None:  # it has left since, as far as can be told
             return
         key = self._exposed().key_of(frames[0])
         role = self._role_of(key)
         if role is None:
-            self._exposed().cut_connection(fd)
+            self._exposed().connections.cut(fd)
             return
         name = hello.name[:NAME_CHARACTERS]
         known = self._state.book.find(identity)
@@ -90,11 +94,7 @@ class Entrance:
         if known is not None and back and greeting in (Greeting.INCOMPLETE, Greeting.REPEATED):
             again = self._exposed().replay(known, hello.received)
             self._state.tally.outputs_replayed += again
-        if greeting is Greeting.FOREIGN:
-            session = self._state.book.find(identity)
-            assert session is not None
-            self.turn_away(side, session, frames[0])
-        elif greeting is Greeting.CONFLICT:
+        if greeting is Greeting.CONFLICT:
             self.tell_stranger(identity, Replaced("this routing id is another client's"))
         elif greeting is Greeting.ENDED:
             self.tell_stranger(identity, Replaced("this session was given up; open a new pair"))
@@ -112,13 +112,16 @@ class Entrance:
         """Cut off whoever uses the routing id of another key's client; it gets no answer, as that
         would go to the client."""
         self._state.tally.impostors += 1
-        _log.warning(
+        fd = self._exposed().connections.of(side, frame)
+        if fd is None:  # it was cut at an earlier message
+            return
+        self._exposed().connections.cut(fd)
+        self._impostors.warning(
             "key %s used the routing id of client %r in slot %d",
             self._exposed().key_of(frame),
             session.name,
             session.slot,
         )
-        self._exposed().cut_connection(self._exposed().connection_of(side, frame))
 
     def _read_hello(self, identity: bytes, frames: list[zmq.Frame]) -> Hello | None:
         problem = f"hello: expected a nonce of {NONCE_BYTES} bytes"

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import errno
-import os
-import socket as sockets
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -12,7 +11,8 @@ import zmq
 
 from enginecore_curve.keys import KeyPair, serve_curve
 from enginecore_server.binding import BindError, bind
-from enginecore_server.monitors import ConnectionMonitor, Refusal
+from enginecore_server.connections import Connections
+from enginecore_server.monitors import Refusal
 from enginecore_server.readers import BURST, SocketReader
 from enginecore_server.replay import is_engine_message
 from enginecore_server.sessions import Session, Side
@@ -64,6 +64,9 @@ class ExposedSockets:
         listener: told what comes.
         pair: the server's keys; None for sockets without CURVE, which take anybody.
 
+    Attributes:
+        connections: who is connected.
+
     Raises:
         BindError: an address is taken or not this host's.
     """
@@ -87,24 +90,25 @@ class ExposedSockets:
                 serve_curve(socket, pair, side.value.encode())
                 # A name stays with whoever is connected under it: nobody else gets its stream.
                 socket.set(zmq.ROUTER_HANDOVER, 0)
-        self._monitors = {
-            Side.INPUT: self._monitor(self._input, Side.INPUT),
-            Side.OUTPUT: self._monitor(self._output, Side.OUTPUT),
-        }
+        self.connections = Connections(
+            {Side.INPUT: self._input, Side.OUTPUT: self._output},
+            listener.client_disconnected,
+            listener.connection_refused,
+        )
         try:
             self.input_port = bind(self._input, transport.host, transport.input_port, "input_port")
             self.output_port = bind(
                 self._output, transport.host, transport.output_port, "output_port"
             )
         except BindError:
-            self._close_monitors()
+            self.connections.close()
             self._input.close(linger=0)
             self._output.close(linger=0)
             raise
-        self._readers = [
-            SocketReader(self._input, lambda: self._drain(self._input, Side.INPUT)),
-            SocketReader(self._output, lambda: self._drain(self._output, Side.OUTPUT)),
-        ]
+        self._readers = {
+            Side.INPUT: SocketReader(self._input, lambda: self._drain(self._input, Side.INPUT)),
+            Side.OUTPUT: SocketReader(self._output, lambda: self._drain(self._output, Side.OUTPUT)),
+        }
         # pyzmq's own `send` in Python costs as much again as sending; this is the C one under it.
         self._send: Callable[..., object] = super(zmq.Socket, self._output).send
         self._backlog_limit = transport.backlog_bytes
@@ -144,13 +148,10 @@ class ExposedSockets:
         with contextlib.suppress(zmq.ZMQError):
             self._transmit(identity, frames)
 
-    def connection_of(self, side: Side, frame: zmq.Frame) -> int | None:
-        """Return the fd over which a message came, or None if that connection is closed. fds are
-        reused, so what the monitor knows of closed ones is handled first."""
-        monitor = self._monitors[side]
-        monitor.drain()
-        fd = int(frame.get("__fd"))
-        return fd if monitor.stands(fd) else None
+    def unheard(self, side: Side, fd: int) -> None:
+        """Note the end of a connection that had said nothing so far, and look what it has sent."""
+        self.connections.unheard(side, fd)
+        asyncio.get_running_loop().call_soon(self._readers[side].look)
 
     def key_of(self, frame: zmq.Frame) -> str:
         """Return the public key of whoever sent a message; "" without CURVE."""
@@ -164,6 +165,7 @@ class ExposedSockets:
         again = session.sent.before(waiting, missing) if received >= 0 else []
         session.backlog.extendleft([body] for body in reversed(again))
         session.backlog_bytes += _size(again)
+        session.replayed_bytes += _size(again)
         return len(again)
 
     def flush(self, session: Session) -> None:
@@ -173,43 +175,35 @@ class ExposedSockets:
             try:
                 self._transmit(session.identity, backlog[0])
             except zmq.ZMQError as error:
-                _raise_unless_busy(error)
+                self._not_sent(session, error)
                 self._flush_later(session)
                 return
             session.backlog_bytes -= _size(backlog.popleft())
+        if not backlog:
+            session.replayed_bytes = 0
 
     def cut(self, session: Session) -> None:
         """Break a client's connections."""
-        for monitor in self._monitors.values():
-            monitor.drain()
-        for fd in session.fds.values():
-            self.cut_connection(fd)
-
-    def cut_connection(self, fd: int | None) -> None:
-        """Break a connection, which was seen standing just now."""
-        if fd is not None:
-            with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as peer:
-                peer.shutdown(sockets.SHUT_RDWR)
+        self.connections.cut_all(session.fds)
 
     def settle(self) -> None:
         """Have ZMQ forget a broken connection soon: until its end was read, its name is taken."""
-        for reader in self._readers:
+        for reader in self._readers.values():
             asyncio.get_running_loop().call_later(_SETTLE_SECONDS, reader.poke)
 
     def poke(self) -> None:
         """Handle what missed its wake-up."""
-        for monitor in self._monitors.values():
-            monitor.poke()
-        for reader in self._readers:
+        self.connections.poke()
+        for reader in self._readers.values():
             reader.poke()
 
     def close(self, linger_seconds: float) -> None:
         """Close; what clients have not read yet is still sent for `linger_seconds`."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.close()
-        self._close_monitors()
+        self.connections.close()
         self._input.close(linger=0)
         self._output.close(linger=round(linger_seconds * 1000))
 
@@ -222,23 +216,12 @@ class ExposedSockets:
         socket.set(zmq.MAXMSGSIZE, largest)
         return socket
 
-    def _monitor(self, socket: "zmq.Socket[bytes]", side: Side) -> ConnectionMonitor:
-        return ConnectionMonitor(
-            socket,
-            lambda _fd, _endpoint: None,
-            lambda fd: self._listener.client_disconnected(side, fd),
-            lambda reason: self._listener.connection_refused(side, reason),
-        )
-
-    def _close_monitors(self) -> None:
-        for monitor in self._monitors.values():
-            monitor.close()
-
     def _drain(self, socket: "zmq.Socket[bytes]", side: Side) -> bool:
         for _ in range(BURST):
             try:
                 identity = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self.connections.all_read(side)
                 return False
             frame = socket.recv(zmq.NOBLOCK, False)
             frames = [frame]
@@ -264,13 +247,23 @@ class ExposedSockets:
             self._send(frame, _FIRST if index < last else _LAST, isinstance(frame, bytes))
 
     def _queue(self, session: Session, frames: list[Payload], error: zmq.ZMQError) -> None:
-        _raise_unless_busy(error)
+        self._not_sent(session, error)
         self._append(session, frames)
+
+    def _not_sent(self, session: Session, error: zmq.ZMQError) -> None:
+        """A full pipe (EAGAIN) has room again. A connection that is gone (EHOSTUNREACH) does not
+        come back; the monitor tells of it later, but not if what we have is another one's fd."""
+        if error.errno == errno.EHOSTUNREACH:
+            session.broke(Side.OUTPUT, time.monotonic())
+            self.settle()
+        elif error.errno != errno.EAGAIN:
+            raise error
 
     def _append(self, session: Session, frames: list[Payload]) -> None:
         session.backlog.append(frames)
         session.backlog_bytes += _size(frames)
-        if session.backlog_bytes > self._backlog_limit:
+        # What was lost on the way is sent again: that is not the client's fault.
+        if session.backlog_bytes - session.replayed_bytes > self._backlog_limit:
             self._listener.client_too_slow(session)
         else:
             self._flush_later(session)
@@ -298,9 +291,3 @@ def payload(frame: zmq.Frame) -> Payload:
 
 def _size(frames: Sequence[Payload]) -> int:
     return sum(len(frame) for frame in frames)
-
-
-def _raise_unless_busy(error: zmq.ZMQError) -> None:
-    """A full pipe (EAGAIN) or a broken connection (EHOSTUNREACH) is no fault of ours."""
-    if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
-        raise error

@@ -35,6 +35,11 @@ class SocketReader:
         if not (self._scheduled or self._closed) and self._socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
             self._wake()
 
+    def look(self) -> None:
+        """Drain whether or not messages are known to wait."""
+        if not self._closed:
+            self._wake()
+
     def close(self) -> None:
         """Stop reading; the socket stays open."""
         self._closed = True

@@ -29,7 +29,6 @@ class Greeting(Enum):
     OPENED = "opened"
     REPEATED = "repeated"
     CONFLICT = "conflict"
-    FOREIGN = "foreign"
     ENDED = "ended"
     FULL = "full"
 
@@ -77,7 +76,8 @@ class Session:
 
     `outputs_sent` counts engine messages; `broken_at` is when its first connection broke; `ended`
     says that it was given up. `held` says that nothing may be sent until HELLO comes on the output
-    socket: whoever is connected there under the routing id has not shown its key.
+    socket: whoever is connected there under the routing id has not shown its key. `replayed_bytes`
+    is how much of the backlog at most it has had before.
     """
 
     __slots__ = (
@@ -94,6 +94,7 @@ class Session:
         "nonce",
         "outputs_sent",
         "protocol",
+        "replayed_bytes",
         "requests",
         "role",
         "sent",
@@ -119,12 +120,20 @@ class Session:
         self.held = False
         self.backlog: deque[list[Any]] = deque()
         self.backlog_bytes = 0
+        self.replayed_bytes = 0
         self.sent = SentMessages()
 
     @property
     def connected(self) -> bool:
         """Whether both connections stand, as far as is known."""
         return None not in self.fds.values()
+
+    def broke(self, side: Side, now: float) -> None:
+        """Note that its connection on `side` is gone."""
+        self.fds[side] = None
+        self.held = self.held or side is Side.OUTPUT
+        if self.broken_at is None:
+            self.broken_at = now
 
 
 class SessionBook:
@@ -168,10 +177,9 @@ class SessionBook:
         protocol: int,
         holder: Holder = ANYBODY,
     ) -> Greeting:
-        """Take a HELLO that came on `side` over the connection `fd` of `holder`."""
+        """Take a HELLO that came on `side` over the connection `fd` of `holder`, who is the owner
+        of the session if there is one."""
         session = self._sessions.get(identity)
-        if session is not None and session.key != holder.key:
-            return Greeting.FOREIGN
         if (identity, nonce) in self._ended:
             return Greeting.ENDED
         if session is not None:
@@ -218,10 +226,7 @@ class SessionBook:
         session = self._sessions.get(identity)
         if session is None or session.fds.get(side) != fd:
             return None
-        session.fds[side] = None
-        session.held = session.held or side is Side.OUTPUT
-        if session.broken_at is None:
-            session.broken_at = now
+        session.broke(side, now)
         return session
 
     def expired(self, now: float, grace_seconds: float) -> list[Session]:

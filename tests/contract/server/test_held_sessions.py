@@ -1,7 +1,9 @@
-"""Outputs for a session whose connection broke wait until its client has shown its key again."""
+"""What is sent to a session whose connection broke, or is to be sent once more."""
 
 import os
 
+import msgspec
+import pytest
 import zmq
 
 from enginecore_server.exposed import ExposedSockets
@@ -16,6 +18,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
+        self.slow: list[Session] = []
 
     def client_message(self, _side: Side, identity: bytes, _frames: list[zmq.Frame]) -> None:
         self.heard.append(identity)
@@ -24,7 +27,8 @@ class Listener:
 
     def connection_refused(self, side: Side, reason: Refusal) -> None: ...
 
-    def client_too_slow(self, session: Session) -> None: ...
+    def client_too_slow(self, session: Session) -> None:
+        self.slow.append(session)
 
 
 async def test_whoever_takes_the_name_gets_nothing() -> None:
@@ -51,4 +55,52 @@ async def test_whoever_takes_the_name_gets_nothing() -> None:
             assert newcomer.poll(5000)
             assert newcomer.recv() == b"secret"
             assert newcomer.recv_multipart() == [b"\x83", b"secret too"]
+        exposed.close(0)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_connection_that_is_not_there_is_over(queued: bool) -> None:
+    """Even if its descriptor is in use: it is another one's then, and nobody tells of its end."""
+    with zmq.Context() as context:
+        exposed = ExposedSockets(context, LOOPBACK, 1 << 20, Listener())
+        session = Session(os.urandom(16), b"", "gone", 1, 1, ANYBODY)
+        session.fds = {Side.INPUT: 3, Side.OUTPUT: 4}
+        if queued:
+            session.backlog.append([b"waits"])
+            exposed.flush(session)
+        else:
+            exposed.relay(session, b"waits", [])
+        assert session.fds == {Side.INPUT: 3, Side.OUTPUT: None}
+        assert session.held
+        assert session.broken_at is not None
+        assert list(session.backlog) == [[b"waits"]]
+        exposed.close(0)
+
+
+async def test_what_is_sent_again_makes_no_client_too_slow() -> None:
+    name = os.urandom(16)
+    listener = Listener()
+    transport = msgspec.structs.replace(LOOPBACK, backlog_bytes=1000)
+    with zmq.Context() as context:
+        exposed = ExposedSockets(context, transport, 1 << 20, listener)
+        session = Session(name, b"", "back", 1, 1, ANYBODY)
+        session.fds = {Side.INPUT: None, Side.OUTPUT: 4}
+        session.sent.add_frames([bytes(2000)])
+        session.outputs_sent = 1
+        assert exposed.replay(session, 0) == 1
+        exposed.send(session, [bytes(1000)], engine_message=False)
+        assert listener.slow == []
+        exposed.send(session, [b"x"], engine_message=False)
+        assert listener.slow == [session]
+        with context.socket(zmq.DEALER) as client:
+            client.linger = 0
+            client.set(zmq.ROUTING_ID, name)
+            client.connect(f"tcp://127.0.0.1:{exposed.output_port}")
+            client.send(b"here")
+            await eventually_async(lambda: listener.heard == [name])
+            exposed.flush(session)
+            assert [len(client.recv()) for _ in range(3)] == [2000, 1000, 1]
+        session.held = True
+        exposed.send(session, [bytes(1001)], engine_message=False)
+        assert listener.slow == [session, session], "that was only once"
         exposed.close(0)

@@ -12,7 +12,8 @@ import zmq
 
 from enginecore_curve.keys import KeyPair, connect_curve, new_key_pair
 from enginecore_wire.contract import LivenessConfig
-from enginecore_wire.control import Reject, Unknown
+from enginecore_wire.control import Hello, Reject, Unknown
+from enginecore_wire.frames import encode_control
 from enginecore_wire.outputs import EngineCoreOutputs, FinishReason
 from support.eventually import eventually
 from support.keys import PodKeys
@@ -207,6 +208,36 @@ def test_a_stream_cannot_be_stolen_while_its_connection_is_broken(
     admin.ready()
     admin.call(1, "collective_rpc", "journal")
     assert "as-admin" not in str(admin.answer(1))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b"\x80", b"no map"], encode_control(Hello(protocol=99, protocol_minimum=99, nonce=b"n" * 8))],
+    ids=["unreadable", "another protocol"],
+)
+def test_a_hello_under_anothers_name_is_not_answered_to_its_owner(
+    pod: Pod, keys: PodKeys, enter: Connect, frames: list[bytes]
+) -> None:
+    """The owner's input connection is broken, so that the name is free there; it hears all answers
+    on its output."""
+    victim = enter(pod, keys.admin)
+    victim.ready()
+    victim.input.close(linger=0)
+    eventually(lambda: not pod.status().sessions[0].connected, "the pod has noticed")
+
+    def heard() -> bool:
+        thief = enter(pod, keys.infer, identity=victim.identity, hello=False)
+        for _ in range(20):
+            thief.send(*frames)
+        came = thief.input.get_monitor_socket(zmq.EVENT_DISCONNECTED).poll(SILENCE_MS)
+        thief.close()
+        return bool(came)
+
+    eventually(heard, "the thief was cut off")
+    came = list(iter(lambda: victim.receive(SILENCE_MS / 1000), None))
+    assert [message for message in came if isinstance(message, Reject)] == []
+    assert impostors(pod) > 0
+    assert pod.tail().count("used the routing id of client") == 1
 
 
 def test_keys_change_under_load_and_no_request_is_lost(
