@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.eventually import eventually
-from support.operator_cluster import engine_cluster, engine_core, fake_node
+from support.operator_cluster import engine_cluster, engine_core, fake_node, refusing
 from support.operator_process import Kubectl, OperatorRunner, fail_pod
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(180)]
@@ -146,60 +146,37 @@ def test_a_service_that_lost_its_labels_is_taken_back(
     wait_exposed(kubectl, "AddressKnown", "solo")
 
 
-@pytest.fixture
-def no_services(kubectl: Kubectl) -> Iterator[None]:
-    """An admission policy by which this namespace takes no Service of an engine."""
-    name, group = f"{kubectl.namespace}-none", "admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["services"]}
-    policy = {
-        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
-        "validations": [{"expression": "false", "message": "no Service is left"}],
-    }
-    here = {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}
-    binding = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": here},
-    }
-    kinds = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": binding}
-    kubectl.apply(
-        *(
-            {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
-            for kind, spec in kinds.items()
-        )
-    )
-    yield
-    for kind in kinds:
-        kubectl.run("delete", kind, name, "--ignore-not-found")
+PROBE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "probe"},
+    "spec": {"ports": [{"port": 80}]},
+}
 
 
 def test_an_engine_whose_service_is_refused_serves_and_is_replaced(
-    kubectl: Kubectl, runner: OperatorRunner, own_node: str, no_services: None
+    kubectl: Kubectl, runner: OperatorRunner, own_node: str
 ) -> None:
-    def refuses() -> bool:
-        meta = {"name": "probe", "namespace": kubectl.namespace}
-        spec = {"ports": [{"port": 80}]}
-        probe = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
-        return "no Service is left" in kubectl.refused(probe)
+    with refusing(kubectl, PROBE, "services"):
+        operator = runner.start()
+        spec = {"transport": {"expose": "NodePort"}, "podTemplate": on_own_node(kubectl)}
+        kubectl.apply(engine_core(restart={"initialSeconds": 0.1}, **spec))
+        wait_exposed(kubectl, "RefusedByApi", "solo")
+        eventually(
+            lambda: kubectl.condition("enginecore", "solo", "Ready")[0] == "True", deadline=WAIT
+        )
+        fail_pod(kubectl, "solo-1", "out of luck")
 
-    eventually(refuses, "the policy is in force", WAIT)
-    operator = runner.start()
-    spec = {"transport": {"expose": "NodePort"}, "podTemplate": on_own_node(kubectl)}
-    kubectl.apply(engine_core(restart={"initialSeconds": 0.1}, **spec))
-    wait_exposed(kubectl, "RefusedByApi", "solo")
-    eventually(lambda: kubectl.condition("enginecore", "solo", "Ready")[0] == "True", deadline=WAIT)
-    fail_pod(kubectl, "solo-1", "out of luck")
+        def replaced() -> bool:
+            status = kubectl.get("enginecore", "solo")["status"]
+            ready = kubectl.condition("enginecore", "solo", "Ready")[0] == "True"
+            return status["epoch"] == 2 and ready and status["failure"]["epoch"] == 1
 
-    def replaced() -> bool:
-        status = kubectl.get("enginecore", "solo")["status"]
-        ready = kubectl.condition("enginecore", "solo", "Ready")[0] == "True"
-        return status["epoch"] == 2 and ready and status["failure"]["epoch"] == 1
-
-    eventually(replaced, "the next epoch serves", WAIT)
-    assert exposed(kubectl, "solo") == ("False", "RefusedByApi")
-    (note,) = kubectl.events("RefusedByApi")
-    assert "no Service is left" in note
-    assert "bug" not in operator.get("/metrics")
+        eventually(replaced, "the next epoch serves", WAIT)
+        assert exposed(kubectl, "solo") == ("False", "RefusedByApi")
+        (note,) = kubectl.events("RefusedByApi")
+        assert "no services here" in note
+        assert "bug" not in operator.get("/metrics")
 
 
 def test_on_the_node_s_network_equal_ports_keep_engines_apart(

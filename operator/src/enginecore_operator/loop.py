@@ -10,6 +10,7 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import Reason
+from enginecore_operator.api.status import EngineClusterStatus
 from enginecore_operator.facts_keeper import FactsKeeper
 from enginecore_operator.kube.cache import Cache, Change
 from enginecore_operator.kube.client import KubeClient
@@ -183,16 +184,20 @@ class Reconciler:
                 self._executor.refresh(BY_KIND[kind], key.namespace, name) for kind, name in foreign
             )
             view = read_cluster_view(self.cache, key.namespace, key.name) or view
-        try:
-            requeue = await self._carry_out(
-                key, view, plan_cluster(view, self._rendering, self._now())
+        plan, refused = plan_cluster(view, self._rendering, self._now()), None
+        for stage in plan.stages:
+            try:
+                await self._act(stage)
+            except RefusedError as error:
+                # Addresses are told, and engines made, without a coordinator or a Service, too.
+                refused = refused or error
+        if refused is not None:
+            assert isinstance(plan.status, EngineClusterStatus)
+            plan = refuse_cluster(
+                view, plan.status, Reason.API_REFUSED, refused.message, self._now()
             )
-        except RefusedError as error:
-            view = read_cluster_view(self.cache, key.namespace, key.name) or view
-            plan = refuse_cluster(view, Reason.API_REFUSED, error.message, self._now())
-            await self._carry_out(key, view, plan)
-            return REFUSED_DELAY
-        return REFUSED_DELAY if foreign else requeue
+        await self._settle(key, view, plan)
+        return REFUSED_DELAY if foreign or refused else plan.requeue_after
 
     async def _reconcile_core(self, key: Key) -> float | None:
         view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
@@ -236,10 +241,17 @@ class Reconciler:
             orphans = [view for view in children if isinstance(view, ObservedCore | ObservedPod)]
             await self._act(plan_orphans(key.kind, child.kind, orphans))
 
-    async def _carry_out(self, key: Key, view: ClusterView | CoreView, plan: Plan) -> float | None:
-        """Carry a plan out: actions, then the status if it changed, then events."""
+    async def _carry_out(self, key: Key, view: CoreView, plan: Plan) -> float | None:
+        """Carry a plan out: actions, then the status and events, then what exposes an engine."""
         for stage in plan.stages:
             await self._act(stage)
+        await self._settle(key, view, plan)
+        if plan.exposure:
+            return await self._expose(key, view, plan)
+        return plan.requeue_after
+
+    async def _settle(self, key: Key, view: ClusterView | CoreView, plan: Plan) -> None:
+        """Write the status if it changed, then tell the events."""
         observed = view.cluster if isinstance(view, ClusterView) else view.core
         if plan.status == observed.status:
             self._deferred.pop(key, None)
@@ -250,9 +262,6 @@ class Reconciler:
             self._tell(key, view, event)
         if plan.ask is not None:
             self._facts.ask(key, plan.ask)
-        if plan.exposure and isinstance(view, CoreView):
-            return await self._expose(key, view, plan)
-        return plan.requeue_after
 
     async def _expose(self, key: Key, view: CoreView, plan: Plan) -> float | None:
         """Do what exposes an engine; where the API server does not take it, only say so."""
@@ -260,7 +269,7 @@ class Reconciler:
             await self._act(plan.exposure)
         except (RefusedError, UnreachableError) as error:
             refused = refuse_exposure(view, plan, _words(error), self._now())
-            await self._carry_out(key, view, refused)
+            await self._settle(key, view, refused)
             return _sooner(plan.requeue_after, REFUSED_DELAY)
         return plan.requeue_after
 

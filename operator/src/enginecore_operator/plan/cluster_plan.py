@@ -57,7 +57,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
     try:
         spec = read_spec(cluster.spec, EngineClusterSpec)
     except InvalidSpecError as error:
-        return refuse_cluster(view, Reason.INVALID_SPEC, str(error), now)
+        return refuse_cluster(view, cluster.status, Reason.INVALID_SPEC, str(error), now)
     engines = _sort(view, spec)
     children = _plan_children(view, spec, rendering)
     updates = _plan_updates(view, spec, engines)
@@ -108,9 +108,17 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
     )
 
 
-def refuse_cluster(view: ClusterView, reason: Reason, message: str, now: datetime) -> Plan:
-    """Leave everything as it is and say why: a bad spec, or an action the API refused."""
-    status = cluster_status.build_refusal(view, reason, message, now)
+def refuse_cluster(
+    view: ClusterView,
+    status: EngineClusterStatus,
+    reason: Reason,
+    message: str,
+    now: datetime,
+) -> Plan:
+    """Say in `status` what is in the way: a bad spec, for which everything stays as it is, or an
+    action the API refused, which keeps no other from being done.
+    """
+    status = cluster_status.build_refusal(view, status, reason, message, now)
     told = any(c.reason == reason and c.message == message for c in view.cluster.status.conditions)
     events = () if told else (Event(reason, message, "Warning"),)
     return Plan(status=status, events=events)

@@ -74,19 +74,20 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
 
 
 def build_refusal(
-    view: ClusterView, reason: Reason, message: str, now: datetime
+    view: ClusterView, status: EngineClusterStatus, reason: Reason, message: str, now: datetime
 ) -> EngineClusterStatus:
-    """Build the status of a cluster that cannot be served: all but Degraded stays."""
-    before, generation = view.cluster.status, view.cluster.metadata.generation
+    """Build the status of an EngineCluster in whose way something is: all but Degraded stays."""
+    generation = view.cluster.metadata.generation
     return msgspec.structs.replace(
-        before,
+        status,
         observed_generation=generation,
         conditions=replace_condition(
-            before.conditions,
+            view.cluster.status.conditions,
             ConditionType.DEGRADED,
             Verdict(True, reason, message),
             now=now,
             generation=generation,
+            planned=status.conditions,
         ),
     )
 

@@ -92,11 +92,12 @@ def build_hidden(
         exposed_input_address="",
         exposed_output_address="",
         conditions=replace_condition(
-            planned.conditions,
+            view.core.status.conditions,
             ConditionType.EXPOSED,
             Verdict(False, Reason.API_REFUSED, message),
             now=now,
             generation=view.core.metadata.generation,
+            planned=planned.conditions,
         ),
     )
 

@@ -52,9 +52,13 @@ def replace_condition(
     *,
     now: datetime,
     generation: int,
+    planned: Sequence[Condition] | None = None,
 ) -> list[Condition]:
-    """Return the conditions written last with one of them anew; the others keep their places."""
+    """Return the conditions written last, or those `planned` in their stead, with one of them
+    anew; the others keep their places.
+    """
     (fresh,) = build_conditions(previous, {kind: verdict}, now=now, generation=generation)
-    if not any(condition.type == kind for condition in previous):
-        return [*previous, fresh]
-    return [fresh if condition.type == kind else condition for condition in previous]
+    base = previous if planned is None else planned
+    if not any(condition.type == kind for condition in base):
+        return [*base, fresh]
+    return [fresh if condition.type == kind else condition for condition in base]
