@@ -209,6 +209,25 @@ def test_objects_of_an_older_operator_are_mended(kubectl: Kubectl, runner: Opera
     assert managers() == [(ours, "Apply")]
 
 
+def test_what_somebody_adds_to_an_engine_of_a_cluster_goes(
+    kubectl: Kubectl, runner: OperatorRunner
+) -> None:
+    runner.start()
+    kubectl.apply(engine_cluster(replicas=1))
+    wait_available(kubectl, 1)
+    added = {"env": [{"name": "ADDED", "value": "1"}]}
+    kubectl.patch("enginecore", "smollm-0", {"spec": {"runtime": added}})
+
+    def back() -> bool:
+        runtime = kubectl.get("enginecore", "smollm-0")["spec"]["runtime"]
+        progressing = kubectl.condition("enginecluster", "smollm", "Progressing")
+        return not runtime.get("env") and progressing == ("False", "Settled")
+
+    eventually(back, "the engine has the cluster's spec", WAIT)
+    wait_available(kubectl, 1)
+    assert len(kubectl.events("Updated")) == 1
+
+
 def test_killed_operator_goes_on_after_a_restart(kubectl: Kubectl, runner: OperatorRunner) -> None:
     replicas = 20
     first = runner.start()

@@ -12,7 +12,7 @@ from enginecore_operator.kube.errors import (
     RefusedError,
 )
 from enginecore_operator.kube.ownership import adopt_fields
-from enginecore_operator.kube.resources import BY_KIND, PODS, Resource
+from enginecore_operator.kube.resources import BY_KIND, CORES, PODS, Resource
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, ObjectRef, Patch
 
 
@@ -67,7 +67,8 @@ class Executor:
             self._cache.remove(resource.kind, namespace, name)
             return
         there = raw["metadata"]
-        fields = adopt_fields(there.get("managedFields", []))
+        # The spec of an EngineCore that we apply is its cluster's, and nobody else's.
+        fields = adopt_fields(there.get("managedFields", []), whole_spec=resource is CORES)
         if fields is not None:
             version = there["resourceVersion"]
             patch = {"metadata": {"managedFields": fields, "resourceVersion": version}}
