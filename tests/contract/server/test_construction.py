@@ -26,6 +26,6 @@ async def test_a_fault_between_two_sockets_is_told(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise RuntimeError("no monitors today")
 
-    monkeypatch.setattr("enginecore_server.exposed.ConnectionMonitor", fail)
+    monkeypatch.setattr("enginecore_server.connections.ConnectionMonitor", fail)
     with pytest.raises(RuntimeError, match="no monitors"):
         await serve(stub_config(), ModelInputs(1000), CollectorRegistry())
