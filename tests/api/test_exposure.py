@@ -193,14 +193,15 @@ def test_on_the_node_s_network_equal_ports_keep_engines_apart(
         return sorted(kubectl.condition("enginecore", name, "Ready")[1] for name in names)
 
     eventually(lambda: reasons() == ["PodReady", "Unschedulable"], "one waits", WAIT)
-    degraded = next(
-        c
-        for c in kubectl.get("enginecluster", "smollm")["status"]["conditions"]
-        if c["type"] == "Degraded"
-    )
-    assert degraded["reason"] == "EngineStuck"
-    assert "free ports" in degraded["message"]
-    assert "spec.transport.inputPort" in degraded["message"]
+
+    def degraded() -> dict[str, Any]:
+        conditions = kubectl.get("enginecluster", "smollm")["status"]["conditions"]
+        return next(c for c in conditions if c["type"] == "Degraded")
+
+    # The cluster's status follows its engines'.
+    eventually(lambda: degraded()["reason"] == "EngineStuck", "the cluster says so", WAIT)
+    assert "free ports" in degraded()["message"]
+    assert "spec.transport.inputPort" in degraded()["message"]
 
     ports = {"inputPort": 6557, "outputPort": 6558, "httpPort": 6080}
     solo = engine_core(transport=ports, podTemplate=template)
