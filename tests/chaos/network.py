@@ -1,7 +1,9 @@
 """Ways to ports of this host that can break, or swallow everything for a while."""
 
 import asyncio
+import gc
 import threading
+import warnings
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Self, TypeVar
@@ -110,6 +112,9 @@ class Network:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        with warnings.catch_warnings():  # of connections that were being made as their gate closed
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     def open(self, target: int) -> Gate:
         """Return a gate to a port of this host."""

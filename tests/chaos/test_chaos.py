@@ -8,6 +8,9 @@ import pytest
 
 from chaos.run import roll, run
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+"""Of the network between pods and clients, which run in processes of their own."""
+
 FEW_KILLS = 5
 MANY_SECONDS = 600
 MANY_KILLS = 100

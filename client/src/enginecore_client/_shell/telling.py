@@ -64,14 +64,16 @@ class Teller:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Tell of events, in order."""
-        self._last = None
         for event in events:
             self._metrics.observe(event)
-        for event in events:
-            if isinstance(event, Delivered):
-                self._hand_out(event)
-            else:
-                self._tell(event)
+        try:
+            for event in events:
+                if isinstance(event, Delivered):
+                    self._hand_out(event)
+                else:
+                    self._tell(event)
+        finally:
+            self._last, self._puts = None, []  # readers run now; and nothing is kept from its end
 
     def _hand_out(self, event: Delivered) -> None:
         """Put outputs where their requests' readers find them.
