@@ -7,7 +7,7 @@ import pytest
 from enginecore_client import AuthenticationError, StaticSource
 from enginecore_client._addresses.addresses import ClientAddresses
 from enginecore_client._addresses.sources import RankSource
-from enginecore_client._core.connection import CUT_SECONDS
+from enginecore_client._core.connection import CUT_OFF_SECONDS
 from enginecore_client._core.events import Open, Subscribe
 from enginecore_client._core.states import Channel
 from enginecore_curve.keys import new_key_pair
@@ -96,14 +96,14 @@ def test_handshakes_without_a_word_are_forgiven_for_a_while() -> None:
         link.core.links.refused(pod, None, link.now)
 
     cut()
-    link.now += CUT_SECONDS - 1
+    link.now += CUT_OFF_SECONDS - 1
     cut()
     assert link.core.refusal() is None
     link.core.links.connected(pod, Channel.INPUT, link.now)
-    link.now += CUT_SECONDS
+    link.now += CUT_OFF_SECONDS
     cut()
     assert link.core.refusal() is None, "a connection stood in between"
-    link.now += CUT_SECONDS
+    link.now += CUT_OFF_SECONDS
     cut()
     refusal = link.core.refusal()
     assert isinstance(refusal, AuthenticationError)

@@ -19,7 +19,7 @@ from enginecore_wire.control import ControlMessage, Ready, Reject
 from enginecore_wire.dialects import NATIVE
 from enginecore_wire.frames import Frame
 
-CUT_SECONDS: Final = 5.0
+CUT_OFF_SECONDS: Final = 5.0
 """Handshakes that end without a word for so long mean that the keys do not fit."""
 
 _CUT: Final = (
@@ -117,7 +117,7 @@ class Connection(ABC):
         has another key; one that is just ending does it, too, but not for long."""
         if self.cut_since is None:
             self.cut_since = now
-        elif now - self.cut_since >= CUT_SECONDS:
+        elif now - self.cut_since >= CUT_OFF_SECONDS:
             self.refused(AuthenticationError(_CUT), now)
 
     @abstractmethod
