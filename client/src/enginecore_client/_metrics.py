@@ -11,6 +11,7 @@ from enginecore_client._core.events import (
     EngineRemoved,
     EngineUp,
     Event,
+    LoadKnown,
     RequestAdded,
     RequestEnded,
     RequestSetAside,
@@ -83,6 +84,10 @@ class Metrics(NoMetrics):
         self._running = make(Gauge, "vllm:num_requests_running", "Requests being computed")
         self._waiting = make(Gauge, "vllm:num_requests_waiting", "Requests waiting")
         self._kv_usage = make(Gauge, "vllm:kv_cache_usage_perc", "KV cache in use, 1 = all of it")
+        self._load = make(
+            Gauge, "enginecore_client_engine_load",
+            "Waiting and running requests by which the client chooses engines",
+        )  # fmt: skip
         self._ready = make(Gauge, "enginecore_client_engine_ready", "1 while the engine is ready")
         self._in_flight = make(
             Gauge, "enginecore_client_requests_in_flight", "Unfinished requests of this client"
@@ -116,6 +121,8 @@ class Metrics(NoMetrics):
                 self._delivered(event)
             case StatsUpdate(engine, stats):
                 self._stats(engine, stats)
+            case LoadKnown(engine, load):
+                self._of(self._load, engine).set(load.waiting + load.running)
             case RequestAdded(engine, record):
                 self._of(self._prompt, engine).inc(record.prompt_tokens)
                 self._of(self._in_flight, engine).inc()
@@ -133,7 +140,7 @@ class Metrics(NoMetrics):
                 self._of(self._losses, engine).inc()
             case EngineDown(engine) | EngineAway(engine):
                 self._of(self._ready, engine).set(0)
-                self._forget(engine, (self._running, self._waiting, self._kv_usage))
+                self._forget(engine, (self._running, self._waiting, self._kv_usage, self._load))
             case EngineRemoved(engine):
                 self._forget(engine)
                 self._models.pop(engine, None)

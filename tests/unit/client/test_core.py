@@ -20,6 +20,7 @@ from enginecore_client._core.events import (
     CallEnded,
     Delivered,
     EngineUp,
+    LoadKnown,
     LoadsMissed,
     RankTaken,
     RequestEnded,
@@ -163,7 +164,7 @@ def test_stats_update_comes_before_the_outputs(where: str) -> None:
     else:
         output = EngineCoreOutput(pod.adds[0].request_id, [1])
         events = link.outputs(pod, outputs=[output], scheduler_stats=stats)
-        assert [type(event) for event in events] == [StatsUpdate, Delivered]
+        assert [type(event) for event in events] == [LoadKnown, StatsUpdate, Delivered]
     assert of(StatsUpdate, events) == [StatsUpdate(0, stats)]
 
 

@@ -13,6 +13,7 @@ from enginecore_client import (
 )
 from enginecore_client._metrics import Metrics
 from enginecore_wire.control import Draining, Stats
+from enginecore_wire.coordination import EngineLoad, LoadReport
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, SchedulerStats
 from support.memory_link import MemoryLink
 
@@ -98,6 +99,23 @@ def test_the_death_of_a_replaced_pod_is_counted_and_changes_nothing_else() -> No
     assert (watched.ready(), watched.losses()) == (1, 1)
     assert watched.value("vllm:num_requests_running") == 5
     assert watched.value(f"{PREFIX}errors_total", type="EngineDeadError") == 1
+
+
+def test_the_load_shown_is_the_one_that_engines_are_chosen_by() -> None:
+    """A coordinator's report comes later than the engine's own and is what counts from then on."""
+    watched = Watched("a")
+    link, load = watched.link, f"{PREFIX}engine_load"
+    pod = link.pod("a")
+    own = Stats(scheduler_stats=SchedulerStats(num_running_reqs=5, num_waiting_reqs=2))
+    assert watched.value(load) is None
+    watched.see(link.control(pod, own))
+    assert watched.value(load) == 7
+    watched.see(link.loads(LoadReport([EngineLoad(1, 3, 0.0)])))
+    assert watched.value(load) == 4
+    watched.see(link.control(pod, own))
+    assert (watched.value(load), watched.value("vllm:num_requests_running")) == (4, 5)
+    watched.see(link.raw(pod, ENGINE_CORE_DEAD))
+    assert watched.value(load) is None
 
 
 def test_a_death_and_a_drained_end() -> None:

@@ -8,7 +8,7 @@ from enginecore_client._core.admission import Admission
 from enginecore_client._core.books import Outgoing, RequestRecord
 from enginecore_client._core.connection import Connection
 from enginecore_client._core.damage import concerned
-from enginecore_client._core.events import Delivered, EngineUp, RankTaken, StatsUpdate
+from enginecore_client._core.events import Delivered, EngineUp, LoadKnown, RankTaken, StatsUpdate
 from enginecore_client._core.fleet import Fleet
 from enginecore_client._core.ledger import Ledger
 from enginecore_client._core.routing import Balancer
@@ -95,7 +95,7 @@ class Delivery:
             rank = self._fleet.rank(connection)
             if rank < len(loads):
                 load = loads[rank]
-                self._balancer.report(rank, load)
+                self._load(rank, load)
                 stats = SchedulerStats(
                     num_running_reqs=load.running,
                     num_waiting_reqs=load.waiting,
@@ -201,8 +201,12 @@ class Delivery:
         rank = self._fleet.rank(connection)
         if not self.loads_known:
             load = EngineLoad(stats.num_waiting_reqs, stats.num_running_reqs, stats.kv_cache_usage)
-            self._balancer.report(rank, load)
+            self._load(rank, load)
         self._ledger.events.append(StatsUpdate(rank, stats))
+
+    def _load(self, rank: int, load: EngineLoad) -> None:
+        self._balancer.report(rank, load)
+        self._ledger.events.append(LoadKnown(rank, load))
 
     def _rejected(self, connection: Connection, reject: Reject, now: float) -> None:
         rank = self._fleet.rank(connection)

@@ -7,6 +7,7 @@ from enginecore_client._addresses.addresses import Endpoint
 from enginecore_client._core.books import CallRecord, RequestRecord
 from enginecore_client.errors import EngineCoreError
 from enginecore_wire.control import Ready
+from enginecore_wire.coordination import EngineLoad
 from enginecore_wire.frames import Frame
 from enginecore_wire.outputs import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
 
@@ -100,6 +101,13 @@ class StatsUpdate(NamedTuple):
     stats: SchedulerStats
 
 
+class LoadKnown(NamedTuple):
+    """What an engine is chosen by from now on: what it, or the coordinator, reported last."""
+
+    engine: int
+    load: EngineLoad
+
+
 class LoadsMissed(NamedTuple):
     """No report has come for so many seconds from the coordinator that is said to be there."""
 
@@ -160,6 +168,7 @@ Event = (
     | Reported
     | CallEnded
     | StatsUpdate
+    | LoadKnown
     | LoadsMissed
     | RankTaken
     | EngineUp

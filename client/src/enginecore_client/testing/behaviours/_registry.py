@@ -24,7 +24,7 @@ ONE: Final = range(1, 2)
 SEVERAL: Final = range(2, 1 << 16)
 
 IN_FLIGHT: Final = "enginecore_client_requests_in_flight"
-RUNNING: Final = "vllm:num_requests_running"
+LOAD: Final = "enginecore_client_engine_load"
 
 T = TypeVar("T")
 
@@ -104,13 +104,13 @@ class Running:
         eventually(lambda: self.face.call("reset_prefix_cache") is True, "engines are idle")
 
     def wait_seen(self, *, busy: bool) -> None:
-        """Return once the loads that the client heard of last are those of busy, or idle, engines.
+        """Return once the client chooses by the loads of busy, or of idle, engines.
 
         Who saw them busy and then idle will not hear of what they had before any more.
         """
         ranks = range(self.cell.ranks)
         eventually(
-            lambda: all(bool(self.gauge(RUNNING, rank)) is busy for rank in ranks), "loads are seen"
+            lambda: all(bool(self.gauge(LOAD, rank)) is busy for rank in ranks), "loads are seen"
         )
 
     def wait_forgotten(self) -> None:

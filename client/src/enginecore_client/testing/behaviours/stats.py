@@ -4,8 +4,9 @@ from functools import partial
 from typing import Final
 
 from enginecore_client.testing._waiting import eventually
-from enginecore_client.testing.behaviours._registry import RUNNING, Running, request, shared
+from enginecore_client.testing.behaviours._registry import Running, request, shared
 
+RUNNING: Final = "vllm:num_requests_running"
 GAUGES: Final = (RUNNING, "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 
 
