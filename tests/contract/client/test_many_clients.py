@@ -1,4 +1,7 @@
-"""64 clients with 256 streams each, at once, on one engine."""
+"""64 clients with 256 streams each, at once, on one engine.
+
+That a flood of one client does not hold up another is in server/test_requests.py.
+"""
 
 import asyncio
 import time
@@ -9,6 +12,7 @@ import pytest
 
 from enginecore_client import AsyncMPClient
 from enginecore_wire.contract import TransportConfig
+from support.eventually import eventually_async
 from support.faces import params
 from support.pod import Pod, client_addresses
 from support.pod_pages import sample
@@ -42,18 +46,21 @@ async def test_every_stream_of_every_client_gets_its_own_tokens_and_all_of_them(
             await stack.enter_async_context(AsyncMPClient(client_addresses([pod])))
             for _ in range(CLIENTS)
         ]
-        begun = time.monotonic()
+        await clients[0].pause_scheduler_async("keep", False)
         async with asyncio.TaskGroup() as readers:
             for stream in range(STREAMS):
                 for number, client in enumerate(clients):
                     readers.create_task(read(client, number, stream))
+            await eventually_async(lambda: pod.status().in_flight == CLIENTS * STREAMS)
+            assert not first
+            begun = time.monotonic()
+            await clients[0].resume_scheduler_async()
         seconds = time.monotonic() - begun
         assert pod.status().in_flight == 0
     delivered = CLIENTS * STREAMS * TOKENS
     print(f"{delivered} tokens in {seconds:.1f} s; first tokens over "
           f"{max(first.values()) - min(first.values()):.2f} s, ends over "
           f"{max(last.values()) - min(last.values()):.2f} s")  # fmt: skip
-    assert max(first.values()) < min(last.values()), "no client waits until another has all"
     assert sample(pod, "vllm:generation_tokens_total") == delivered
     assert sample(pod, "enginecore_server_outputs_dropped_total") == 0.0
     assert sample(pod, 'enginecore_server_rejected_total{reason="overloaded"}') == 0.0
