@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from stub_launcher import launch
 from stub_options import parse
+from stub_workers import workers
 
 from enginecore_client.testing.fake_core import FakeEngineCore, Running
 from enginecore_client.testing.fake_links import NOBODY, FakeLinks
@@ -128,7 +129,8 @@ def main(arguments: Sequence[str]) -> int:
     def make_loop(core: FakeEngineCore, links: FakeLinks) -> Any:
         return StubLoop(core, links, options)
 
-    return run(options, StubCore(options), make_loop)
+    with workers(options.workers):
+        return run(options, StubCore(options), make_loop)
 
 
 if __name__ == "__main__":

@@ -18,5 +18,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--enable-prompt-embeds", action="store_true", help="take embeddings and "
                         "return them with the first token, and their CRC-32")  # fmt: skip
     parser.add_argument("--launcher", action="store_true", help="run as a child of a launcher")
+    parser.add_argument("--workers", type=int, default=0, help="processes below the engine")
     parser.add_argument("--print-environment", help="print this variable's value as JSON")
     return parser.parse_args(arguments)

@@ -59,6 +59,15 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / _TICKS
 
 
+def title(pid: int) -> str:
+    """Return what a process calls itself, the first of its arguments, or "" if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\0")[0].strip()
+
+
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the command's name, or [] if it is gone."""
     try:

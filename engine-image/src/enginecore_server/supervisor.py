@@ -1,9 +1,6 @@
 """The engine's life as its server sees it: handshake, facts, and the ways it can end."""
 
-import asyncio
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,6 +9,7 @@ import zmq
 
 from enginecore_server.child import EngineChild
 from enginecore_server.engine_link import EngineLink, Rests
+from enginecore_server.engine_processes import EngineProcesses
 from enginecore_server.handshake import Handshake, HandshakeError, HandshakeStep
 from enginecore_server.heads import UtilityHead
 from enginecore_server.phases import STARTING_UP
@@ -47,13 +45,12 @@ class EngineSupervisor:
         self._state = state
         self._announce = announce
         self._failed = failed
-        self._loop = asyncio.get_running_loop()
         self._link: EngineLink | None = None
         self._relay: OutputRelay | None = None
         self._handshake: Handshake | None = None
         self._payload: bytes | None = None
         self._asked = False
-        self._pidfds: dict[int, int] = {}
+        self._processes = EngineProcesses(self._process_ended)
         liveness = state.config.liveness
         now = time.monotonic()
         self._start_watch = StartWatch(liveness.start_progress_deadline_seconds, now)
@@ -69,10 +66,7 @@ class EngineSupervisor:
     def close(self) -> None:
         """Stop watching processes, and listening to outputs: nobody is left to send them to."""
         self._relay = None
-        for pidfd in self._pidfds.values():
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-        self._pidfds.clear()
+        self._processes.close()
 
     def handshake_message(self, identity: bytes, body: bytes) -> None:
         """Answer the engine's HELLO, note its READY."""
@@ -107,12 +101,8 @@ class EngineSupervisor:
             self._relay.output_messages(firsts, rests, since)
 
     def engine_connected(self, pid: int) -> None:
-        """Watch the EngineCore process itself: its launcher may outlive it by seconds."""
-        if pid not in self._pidfds:
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(pid)
-                self._pidfds[pid] = pidfd
-                self._loop.add_reader(pidfd, self._process_ended, pid)
+        """Watch the EngineCore process itself, and not only the launcher above it."""
+        self._processes.watch_core(pid)
 
     def engine_disconnected(self) -> None:
         """A socket of the engine closed: it is gone, or as good as gone."""
@@ -194,11 +184,9 @@ class EngineSupervisor:
         except msgspec.DecodeError as error:
             self._failed("HandshakeFailed", f"the engine's READY payload: {error}")
             return
+        self._processes.watch_workers()
         if self._state.phases.enter(Phase.READY, "EngineReady"):
             self._announce()
 
-    def _process_ended(self, pid: int) -> None:
-        pidfd = self._pidfds.pop(pid)
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
-        self._failed("EngineExited", f"the EngineCore process {pid} has ended")
+    def _process_ended(self, message: str) -> None:
+        self._failed("EngineExited", message)

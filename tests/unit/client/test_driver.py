@@ -1,5 +1,6 @@
 """The driver without sockets: whose coordinator is listened to."""
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,3 +139,16 @@ def test_an_address_at_which_no_coordinator_is_is_told(monkeypatch, caplog) -> N
         driver.tick()
     (record,) = caplog.records
     assert "no report came from the coordinator at tcp://old:5 for 12 s" in record.message
+
+
+def test_the_garbage_collector_rests_while_messages_are_read(monkeypatch) -> None:
+    driver, sockets, _ = start(monkeypatch)
+    seen: list[bool] = []
+
+    def messages(source: int) -> Iterator[tuple[int, Channel, list[Any]]]:
+        seen.append(gc.isenabled())
+        return iter(())
+
+    monkeypatch.setattr(sockets, "messages", messages)
+    driver.drain(0)
+    assert (seen, gc.isenabled()) == ([False], True)

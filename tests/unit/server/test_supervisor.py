@@ -51,7 +51,7 @@ async def test_death_of_the_engine_under_a_launcher_that_lives_on(
     await eventually_async(lambda: bool(failures))
     assert launcher.poll() is None
     supervisor.close()
-    assert failures == [("EngineExited", f"the EngineCore process {pid} has ended")]
+    assert failures == [("EngineExited", f"the EngineCore, process {pid}, has ended")]
 
 
 async def test_after_closing_a_death_is_nobodys_business(

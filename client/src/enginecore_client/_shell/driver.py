@@ -21,6 +21,7 @@ from enginecore_client._core.core import ClientCore
 from enginecore_client._core.events import Announce, Close, Open, Subscribe
 from enginecore_client._core.states import Channel
 from enginecore_client._metrics import NoMetrics
+from enginecore_client._shell.collection import NoCollection
 from enginecore_client._shell.following import Followed
 from enginecore_client._shell.pending import BODY_FRAMES, PendingMessages, tracked
 from enginecore_client._shell.telling import Inbox, Sink, Teller
@@ -143,9 +144,10 @@ class Driver:
 
     def drain(self, source: int) -> None:
         """Read what came."""
-        count, size = self._take(source)
-        if count:
-            self.pump()
+        with NoCollection():
+            count, size = self._take(source)
+            if count:
+                self.pump()
         if count >= BURST or size >= BURST_BYTES:
             self._watcher.again(partial(self.drain, source))
 
