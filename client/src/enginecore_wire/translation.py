@@ -11,6 +11,7 @@ import msgspec
 
 from enginecore_wire.codec import Buffer, MsgpackDecoder, MsgpackEncoder, free_values
 from enginecore_wire.dialects import NATIVE, Dialect
+from enginecore_wire.new_tokens import OutputsDecoder
 from enginecore_wire.output_variants import outputs_variant
 from enginecore_wire.outputs import EngineCoreOutputs
 from enginecore_wire.plain import refuse_extensions
@@ -71,7 +72,7 @@ def outputs_decoder(dialect: Dialect = NATIVE) -> MsgpackDecoder[EngineCoreOutpu
     the engine server writes those of its own, is read in every dialect.
     """
     if dialect.output == NATIVE.output:
-        return MsgpackDecoder(EngineCoreOutputs)
+        return OutputsDecoder()
     return _Translated(outputs_variant(dialect))
 
 

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from enginecore_wire.codec import MsgpackDecoder, MsgpackEncoder
+from enginecore_wire.codec import MsgpackEncoder
 from enginecore_wire.dialects import NATIVE, Dialect, dialect_of
 from enginecore_wire.layouts import release_of
 from enginecore_wire.multimodal import MultiModalFeatureSpec, PlaceholderRange
+from enginecore_wire.new_tokens import OutputsDecoder
 from enginecore_wire.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -337,8 +338,8 @@ def test_reason_nobody_knows_is_named(version):
 
 def test_newest_positions_need_no_translation():
     assert type(request_encoder()) is MsgpackEncoder
-    assert type(outputs_decoder()) is MsgpackDecoder
-    assert type(outputs_decoder(dialect_of("0.26.0"))) is MsgpackDecoder
+    assert type(outputs_decoder()) is OutputsDecoder
+    assert type(outputs_decoder(dialect_of("0.26.0"))) is OutputsDecoder
 
 
 @pytest.mark.parametrize("version", ["0.12.0", "0.18.0", "0.25.0"])

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from enginecore_wire.new_tokens import complete
 from enginecore_wire.outputs import EngineCoreOutput, Logprobs, SamplingMask
 from enginecore_wire.requests import OutputKind
 from enginecore_wire.tensors import Tensor
@@ -23,7 +24,7 @@ class GeneratedOutput(EngineCoreOutput):
 
 def generated(output: EngineCoreOutput, index: int, text: str = "") -> GeneratedOutput:
     """Return `output` with its sequence's index and its text."""
-    return GeneratedOutput(*(*msgspec.structs.astuple(output), index, text))
+    return GeneratedOutput(*(*msgspec.structs.astuple(complete(output)), index, text))
 
 
 class Whole:
