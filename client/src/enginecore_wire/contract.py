@@ -156,7 +156,8 @@ class LimitsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The JSON document on STATUS_PATH."""
+    """The JSON document on STATUS_PATH, and what a server leaves at its end: then `log_packed` has
+    more of the log than `log_tail` has room for (packed_log.py)."""
 
     name: str
     rank: int
@@ -180,3 +181,4 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     phases: list[PhaseRecord] = []
     phase_seconds: dict[str, float] = {}
     log_tail: list[str] = []
+    log_packed: str = ""

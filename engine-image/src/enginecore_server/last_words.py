@@ -7,9 +7,13 @@ import msgspec
 
 from enginecore_server.engine_log import LEAD
 from enginecore_wire.contract import ServerStatus
+from enginecore_wire.packed_log import pack
 
 TERMINATION_BYTES: Final = 4096
 """What the kubelet keeps of a termination message."""
+
+PACKED_BYTES: Final = 3000
+"""Of these, for the log that is compressed; what is left has its end as plain text."""
 
 _LONGEST_LINE: Final = 400
 
@@ -18,20 +22,34 @@ def termination_message(status: ServerStatus) -> bytes:
     """Return the status as JSON, reduced to what is asked of the dead.
 
     It is a ServerStatus to whoever parses it, so what does not fit is left out, never cut: first
-    the oldest log lines, then the end of the message.
+    the oldest log lines, then the end of the message. The log is there twice: compressed for the
+    operator, and as many of its last lines as fit for people who look at the pod.
     """
     lines = list(compact(status.log_tail))
+    packed = _packed([_shortened(line) for line in status.log_tail])
     words = status.message
-    text = _encode(status, words, lines)
+    text = _encode(status, words, lines, packed)
     while len(text) > TERMINATION_BYTES:
         if lines:
             del lines[0]
+        elif packed:
+            packed = ""
         elif words:
             words = words[: len(words) // 2]
         else:
             status = msgspec.structs.replace(status, name=status.name[:253], reason="")
-        text = _encode(status, words, lines)
+        text = _encode(status, words, lines, packed)
     return text
+
+
+def _packed(lines: list[str]) -> str:
+    """Pack the last lines that fit into PACKED_BYTES."""
+    while lines:
+        packed = pack(lines)
+        if len(packed) <= PACKED_BYTES:
+            return packed
+        del lines[: max(1, len(lines) // 8)]
+    return ""
 
 
 def compact(lines: Sequence[str]) -> Iterator[str]:
@@ -46,13 +64,15 @@ def compact(lines: Sequence[str]) -> Iterator[str]:
         lead = match.group() if match else ""
         kept = line[len(lead) :] if lead and lead == before else line
         before = lead
-        if len(kept) > _LONGEST_LINE:
-            half = _LONGEST_LINE // 2
-            kept = f"{kept[:half]} … {kept[-half:]}"
-        yield kept
+        yield _shortened(kept)
 
 
-def _encode(status: ServerStatus, message: str, lines: Sequence[str]) -> bytes:
+def _shortened(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
+
+
+def _encode(status: ServerStatus, message: str, lines: Sequence[str], packed: str) -> bytes:
     document: dict[str, Any] = {
         "name": status.name,
         "rank": status.rank,
@@ -62,5 +82,6 @@ def _encode(status: ServerStatus, message: str, lines: Sequence[str]) -> bytes:
         "message": message,
         "since": status.since,
         "logTail": lines,
+        "logPacked": packed,
     }
     return msgspec.json.encode(document)

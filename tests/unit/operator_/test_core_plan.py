@@ -8,6 +8,7 @@ from enginecore_operator.plan.actions import Create, Delete, Patch
 from enginecore_operator.plan.observed import FactsReading
 from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_wire.contract import EngineFacts, ServerStatus
+from enginecore_wire.packed_log import pack
 from support.operator_objects import (
     CoreStory,
     created,
@@ -261,6 +262,19 @@ def test_servers_last_words_are_told_as_text() -> None:
     assert failure.reason == "EngineExited"
     text = "the engine's process exited with code 1; its last output: loading\nno such model"
     assert failure.message == text
+
+
+def test_the_packed_log_is_told_where_it_has_more() -> None:
+    lines = [f"line {number}" for number in range(50)]
+    words = ServerStatus(
+        name="smollm-0", rank=0, epoch=1, phase="Failed", message="dead", log_tail=lines[-3:],
+        log_packed=pack(lines),
+    )  # fmt: skip
+    story = started()
+    story.pod = failed(story.pod, log=msgspec.json.encode(words).decode())
+    story.plan(100)
+    assert story.status.failure is not None
+    assert story.status.failure.message == "dead; its last output: " + "\n".join(lines)
 
 
 def test_deleting_a_failed_pod_does_not_cut_the_back_off_short() -> None:

@@ -1,5 +1,6 @@
 """What a server leaves to the kubelet."""
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from enginecore_server.last_words import TERMINATION_BYTES, compact, termination_message
 from enginecore_wire.contract import EngineFacts, PhaseRecord, ServerStatus
+from enginecore_wire.packed_log import unpack
 
 FAILED = ServerStatus(
     name="smollm-0",
@@ -16,6 +18,10 @@ FAILED = ServerStatus(
     reason="EngineExited",
     message="the engine's process exited with code 1",
 )
+WORDS = [
+    *("model", "executor", "KV", "cache", "blocks", "worker", "engine", "failed", "weights"),
+    *("shards", "seconds", "memory", "GiB", "profile", "graph", "capture", "tokens", "rank"),
+]
 LEAD = "(EngineCore pid=71) ERROR 11-30 22:10:11 [core.py:1320] "
 TRACEBACK = [
     f"{LEAD}Traceback (most recent call last):",
@@ -42,6 +48,28 @@ def test_fifty_lines_of_a_traceback_arrive() -> None:
     assert len(kept) == 50
     assert kept[0] == TRACEBACK[0]
     assert kept[-1] == TRACEBACK[-1].removeprefix(LEAD)
+
+
+def test_fifty_lines_of_any_log_arrive_for_the_operator() -> None:
+    """Lines of vLLM's own log, as far from alike as they come: 7 kB."""
+    words = Random(7)
+    lines = [
+        f"{LEAD}{' '.join(words.choice(WORDS) for _ in range(14))} {words.randrange(10**6)}"
+        for _ in range(50)
+    ]
+    assert sum(map(len, lines)) > TERMINATION_BYTES * 1.5
+    left = read(termination_message(msgspec.structs.replace(FAILED, log_tail=lines)))
+    assert unpack(left.log_packed) == lines
+    assert len(left.log_tail) >= 5
+    assert left.log_tail[-1] == lines[-1].removeprefix(LEAD)
+
+
+def test_of_a_log_that_cannot_be_packed_the_end_arrives() -> None:
+    lines = [Random(number).randbytes(60).hex() for number in range(50)]
+    left = read(termination_message(msgspec.structs.replace(FAILED, log_tail=lines)))
+    kept = unpack(left.log_packed)
+    assert 10 <= len(kept) < 50
+    assert kept == lines[-len(kept) :]
 
 
 def test_lines_are_shortened_by_what_they_have_in_common() -> None:

@@ -15,13 +15,17 @@ from enginecore_operator.api.status import EngineCoreStatus, Failure
 from enginecore_operator.api.v1alpha1 import Restart
 from enginecore_operator.plan.observed import ObservedPod
 from enginecore_wire.contract import ServerStatus
+from enginecore_wire.packed_log import unpack
 from enginecore_wire.wording import counted
 
 STABLE_SECONDS: Final = 60.0
 """An engine that was Ready for this long failed for a new cause: its failures count anew."""
 
-MESSAGE_LENGTH: Final = 4096
-"""As long as what the kubelet keeps of a container's last words."""
+MESSAGE_LENGTH: Final = 24 << 10
+"""Characters of a failure's message: fifty lines of log, each as long as a server leaves it."""
+
+TALE_LENGTH: Final = 4096
+"""The same where it is told again: in conditions, which a cluster has of all its engines."""
 _ERROR: Final = "Error"
 
 
@@ -40,7 +44,8 @@ def describe_end(pod: ObservedPod) -> tuple[str, str]:
     if told is not None:
         # Kubernetes' own word, such as OOMKilled, says more than what the server saw of it.
         reason = told.reason if told.reason and reason == _ERROR else reason
-        text, log = told.message or text, "\n".join(told.log_tail)
+        lines = max(unpack(told.log_packed), told.log_tail, key=len)
+        text, log = told.message or text, "\n".join(lines)
     return reason, text + (f"; its last output: {log}" if log else "")
 
 
@@ -64,7 +69,7 @@ def record_failure(
         count=before.count + 1 if before is not None and in_a_row else 1,
         time=precise_timestamp(now),
         reason=reason,
-        message=_tail(message),
+        message=_tail(message, MESSAGE_LENGTH),
         revision=revision,
     )
 
@@ -72,7 +77,7 @@ def record_failure(
 def describe_failures(failure: Failure) -> str:
     """Tell a failure's tale in one sentence."""
     row = counted(failure.count, "failure")
-    return f"{row} in a row, the last: {failure.reason}: {failure.message}"
+    return f"{row} in a row, the last: {failure.reason}: {_tail(failure.message, TALE_LENGTH)}"
 
 
 def given_up(failure: Failure, policy: Restart) -> bool:
@@ -95,5 +100,5 @@ def _was_stable(status: EngineCoreStatus, now: datetime) -> bool:
     return (now - since).total_seconds() >= STABLE_SECONDS
 
 
-def _tail(message: str) -> str:
-    return message if len(message) <= MESSAGE_LENGTH else f"…{message[-MESSAGE_LENGTH:]}"
+def _tail(message: str, length: int) -> str:
+    return message if len(message) <= length else f"…{message[-length:]}"
