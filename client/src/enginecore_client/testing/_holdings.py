@@ -15,16 +15,18 @@ _HELPER: Final = b"multiprocessing.resource_tracker"
 
 
 class Holdings(NamedTuple):
-    """Threads by their number, sockets by kind, processes by pid."""
+    """Threads by their number, sockets by kind, processes by pid; `tasks` are the numbers of all
+    threads: libzmq's have their name only a moment after they began."""
 
     threads: dict[int, str]
     sockets: dict[str, int]
     processes: dict[int, str]
+    tasks: frozenset[int] = frozenset()
 
     def beyond(self, before: "Holdings") -> dict[str, list[str]]:
         """Return what is here and was not in `before`, by kind; empty kinds are left out."""
         extra = {
-            "threads": [f"{n} ({t})" for t, n in self.threads.items() if t not in before.threads],
+            "threads": [f"{n} ({t})" for t, n in self.threads.items() if t not in before.tasks],
             "sockets": [
                 f"{count - before.sockets.get(kind, 0)} of {kind}"
                 for kind, count in self.sockets.items()
@@ -39,7 +41,18 @@ class Holdings(NamedTuple):
 
 def own_holdings() -> Holdings:
     """Return what this process holds now."""
-    return Holdings(_threads(), _sockets(), _children())
+    return Holdings(_threads(), _sockets(), _children(), _tasks())
+
+
+def nothing_beyond(before: Holdings) -> bool:
+    """Return True.
+
+    Raises:
+        AssertionError: this process holds what was not in `before`; the text names it.
+    """
+    found = own_holdings().beyond(before)
+    assert not found, found
+    return True
 
 
 def processes_with(variable: bytes) -> dict[int, str]:
@@ -72,6 +85,10 @@ def _threads() -> dict[int, str]:
         if name.startswith("ZMQ"):
             found[int(task.name)] = name
     return found
+
+
+def _tasks() -> frozenset[int]:
+    return frozenset(int(task) for task in os.listdir("/proc/self/task"))
 
 
 def _sockets() -> dict[str, int]:

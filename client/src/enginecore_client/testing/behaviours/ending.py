@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from enginecore_client.errors import ClientClosedError, EngineCoreError
-from enginecore_client.testing._holdings import own_holdings
+from enginecore_client.testing._holdings import nothing_beyond, own_holdings
 from enginecore_client.testing._waiting import eventually
 from enginecore_client.testing.behaviours._registry import (
     OUTSIDE,
@@ -55,7 +55,7 @@ def closing_ends_everything(ground: Ground) -> None:
                 ask()
         face.close_client()
         face.close()
-        eventually(lambda: own_holdings().beyond(before) == {}, "nothing is left")
+        eventually(lambda: nothing_beyond(before), "nothing is left")
 
 
 @own(ways=OUTSIDE)

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 import pytest
 
 from enginecore_client.errors import EngineStartupError, StartupTimeoutError
-from enginecore_client.testing._holdings import own_holdings
+from enginecore_client.testing._holdings import nothing_beyond, own_holdings
 from enginecore_client.testing._waiting import eventually
 from enginecore_client.testing.behaviours._registry import Ground, own
 from enginecore_client.testing.cells import Way
@@ -25,7 +25,7 @@ def failed_start_is_told(ground: Ground) -> None:
         with pytest.raises(EngineStartupError, match="the engine of rank") as failed:
             deployment.connect(ground.cell.client)
         assert failed.value.engine in range(ground.cell.ranks)
-    eventually(lambda: own_holdings().beyond(before) == {}, "nothing is left")
+    eventually(lambda: nothing_beyond(before), "nothing is left")
 
 
 @own(ways=frozenset({Way.CONNECT, Way.BIND}))
@@ -40,7 +40,7 @@ def absent_engine_is_named(ground: Ground) -> None:
         assert READY_SECONDS <= time.monotonic() - began < READY_SECONDS + SLACK_SECONDS
         for rank in range(ground.cell.ranks):
             assert f"rank {rank} at " in str(expired.value)
-        eventually(lambda: own_holdings().beyond(before) == {}, "nothing is left")
+        eventually(lambda: nothing_beyond(before), "nothing is left")
 
 
 @own(ways=frozenset({Way.IN_PROCESS}))
