@@ -128,8 +128,8 @@ def create_bridge(plan: NetworkPlan) -> None:
 def close_bridge(plan: NetworkPlan) -> None:
     """Leads what pods send to pods and this machine alone; they have no business beyond it.
 
-    This is a routing table's work, as the packet filter's rules are kube-router's: whatever no
-    policy forbids it accepts, before any rule of others.
+    This is a routing table's work, so that no rule of the packet filter, in which others write,
+    comes before it.
     """
     run_tool("ip", "rule", "add", "priority", _PODS_RULE, "iif", BRIDGE, "lookup", _PODS_TABLE)
     run_tool("ip", "route", "add", plan.node_pods, "dev", BRIDGE, "table", _PODS_TABLE)

@@ -115,7 +115,9 @@ def _start_kube_proxy(run: Run, ports: NodePorts, name: str) -> None:
 def _start_kube_router(run: Run, name: str) -> None:
     """Starts what enforces NetworkPolicies: it ends at once where its node is not there yet."""
     arguments = nodeconfig.kube_router_arguments(run.directory, run.plan, name)
-    run.start("kube-router", arguments, path=_SYSTEM_PATH)
+    tools = run.directory.path / "kube-router"
+    packetfilter.link_legacy_tools(tools)
+    run.start("kube-router", arguments, path=f"{tools}:{_SYSTEM_PATH}")
     wait_until(
         packetfilter.enforces_policies,
         what="NetworkPolicies are enforced",

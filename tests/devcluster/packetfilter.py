@@ -5,25 +5,51 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
+from devcluster.errors import DevclusterError
 from devcluster.network import run_tool
 
 # kube-proxy, kubelet and kube-router; the CNI plugins.
 OWN_PREFIXES = ("KUBE-", "CNI-")
 _POLICY_CHAIN = "KUBE-ROUTER-FORWARD"
-_FAMILIES = ("iptables", "ip6tables")
+_LEGACY = "iptables-legacy"
+_FAMILIES = ("iptables", "ip6tables", _LEGACY)
+
+
+def link_legacy_tools(folder: Path) -> None:
+    """Makes a directory in which iptables writes the kernel's older tables.
+
+    kube-router reads the whole table `filter`, and a moment later writes all of it: what kube-proxy
+    changed in between would be undone, for as long as no Service changes. In tables of its own it
+    harms nobody; a packet has to pass both.
+
+    Raises:
+        DevclusterError: iptables has no such mode here.
+    """
+    folder.mkdir()
+    for tool in ("iptables", "iptables-save", "iptables-restore"):
+        legacy = shutil.which(tool.replace("iptables", _LEGACY))
+        if legacy is None:
+            raise DevclusterError(f"{_LEGACY} is missing: install Debian's package iptables")
+        (folder / tool).symlink_to(legacy)
+
+
+def saved_rules() -> dict[str, str]:
+    """Returns what iptables-save prints, by family."""
+    return {family: run_tool(f"{family}-save") for family in _FAMILIES}
 
 
 def enforces_policies() -> bool:
     """Tells whether kube-router has put its rules before what is forwarded to pods."""
-    rules = run_tool("iptables", "--wait", "--list-rules", "FORWARD").splitlines()
+    rules = run_tool(_LEGACY, "--wait", "--list-rules", "FORWARD").splitlines()
     return any(rule.endswith(f"-j {_POLICY_CHAIN}") for rule in rules)
 
 
 def remove_rules() -> None:
     """Removes every chain of the dev cluster and every rule that leads to one."""
-    for family in _FAMILIES:
-        script = removal_script(run_tool(f"{family}-save"))
+    for family, saved in saved_rules().items():
+        script = removal_script(saved)
         if script:
             run_tool(f"{family}-restore", "--wait", "--noflush", stdin=script)
 

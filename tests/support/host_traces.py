@@ -30,7 +30,7 @@ class HostTraces:
         """Look at the host now."""
         links = json.loads(network.run_tool("ip", "-json", "link", "show"))
         mountinfo = Path("/proc/self/mountinfo").read_text()
-        rules = network.run_tool("iptables-save") + network.run_tool("ip6tables-save")
+        rules = "".join(packetfilter.saved_rules().values())
         return cls(
             links=tuple(link["ifname"] for link in links),
             rules=tuple(filter(_is_ours, rules.splitlines())),

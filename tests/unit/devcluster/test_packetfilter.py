@@ -1,7 +1,11 @@
 """Removing the dev cluster's rules touches nobody else's."""
 
+from pathlib import Path
+
 import pytest
 
+from devcluster import packetfilter
+from devcluster.errors import DevclusterError
 from devcluster.packetfilter import is_own_set, removal_script
 
 FOREIGN = """\
@@ -73,3 +77,20 @@ def test_removal(saved: str, script: str) -> None:
 )
 def test_sets(name: str, own: bool) -> None:
     assert is_own_set(name) is own
+
+
+def test_kube_router_gets_the_legacy_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packetfilter.shutil, "which", lambda name: f"/sbin/{name}")
+    packetfilter.link_legacy_tools(tmp_path / "tools")
+    found = {path.name: str(path.readlink()) for path in (tmp_path / "tools").iterdir()}
+    assert found == {
+        "iptables": "/sbin/iptables-legacy",
+        "iptables-save": "/sbin/iptables-legacy-save",
+        "iptables-restore": "/sbin/iptables-legacy-restore",
+    }
+
+
+def test_missing_legacy_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packetfilter.shutil, "which", lambda _: None)
+    with pytest.raises(DevclusterError, match="iptables-legacy is missing: install"):
+        packetfilter.link_legacy_tools(tmp_path / "tools")
