@@ -47,12 +47,14 @@ class Target:
         operator_image: reference of the operator's image; empty: the chart's.
         engine_image: reference of the engine's image; empty: the chart's.
         model_path: directory on its nodes with the checkpoint.
+        given: whether it is the user's.
     """
 
     kubeconfig: str
     operator_image: str
     engine_image: str
     model_path: str
+    given: bool = False
 
 
 def devcluster(*arguments: str) -> list[str]:
@@ -103,6 +105,7 @@ def given_target(kubeconfig: str, environ: Mapping[str, str]) -> Target:
         operator_image=environ.get("OPERATOR_IMAGE", ""),
         engine_image=environ.get("ENGINE_IMAGE", ""),
         model_path=environ.get("MODEL_PATH", "/models/smollm2"),
+        given=True,
     )
 
 
@@ -114,10 +117,16 @@ def image_values(key: str, image: str) -> list[str]:
     return [f"--set={key}.repository={repository}", f"--set={key}.tag={tag}"]
 
 
-def sample_at(model_path: str) -> str:
-    """Return the sample with the checkpoint's directory on the node."""
+def sample_for(target: Target) -> str:
+    """Return the sample with the checkpoint's directory on the node.
+
+    The client runs on this machine: it is the own cluster's node, but no pod of a given one, so
+    that no label would let it in.
+    """
     tree: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-    tree["spec"]["model"]["source"]["hostPath"] = model_path
+    tree["spec"]["model"]["source"]["hostPath"] = target.model_path
+    if target.given:
+        tree["spec"]["transport"] = {"networkPolicy": "None"}
     return yaml.safe_dump(tree, sort_keys=False)
 
 
@@ -156,9 +165,7 @@ def up(steps: Steps) -> None:
         if target.engine_image and running_images(tools) - {target.engine_image}:
             # Running engines keep their image; the demo is to show the one just built.
             tools.run("kubectl", "delete", "-n", NAMESPACE, f"enginecluster/{CLUSTER}")
-        tools.run(
-            "kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_at(target.model_path)
-        )
+        tools.run("kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=sample_for(target))
         tools.run_watching(
             "kubectl", "wait", "-n", NAMESPACE, f"enginecluster/{CLUSTER}",
             "--for=condition=Available", f"--timeout={AVAILABLE_SECONDS}s",

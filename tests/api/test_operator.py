@@ -271,7 +271,7 @@ def test_deleted_cluster_leaves_nothing(kubectl: Kubectl, runner: OperatorRunner
     kubectl.apply(engine_cluster(replicas=2))
     wait_available(kubectl, 2)
     kubectl.run("delete", "enginecluster", "smollm", "--timeout=30s")
-    kinds = "enginecores,pods,services,deployments,replicasets,configmaps"
+    kinds = "enginecores,pods,services,networkpolicies,deployments,replicasets,configmaps"
 
     def left() -> list[str]:
         found = [f"{o['kind']} {o['metadata']['name']}" for o in kubectl.find_all(kinds)]
@@ -299,7 +299,10 @@ def test_idle_operator_writes_nothing_but_its_lease(
     runner.start(RESYNC_SECONDS="5")
     kubectl.apply(engine_cluster(replicas=2))
     wait_available(kubectl, 2)
-    kinds = "engineclusters,enginecores,pods,services,deployments,configmaps,events.events.k8s.io"
+    kinds = (
+        "engineclusters,enginecores,pods,services,networkpolicies,deployments,configmaps,"
+        "events.events.k8s.io"
+    )
 
     def versions() -> dict[str, str]:
         return {

@@ -9,8 +9,11 @@ import yaml
 
 from devcluster.handle import ClusterHandle
 from enginecore_operator.api.rbac import CLUSTER_RULES, LEASE_RULES
+from enginecore_operator.plan.network_policy import build_core_policy
+from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.settings import read_settings
 from support.helm import CHART, NAMESPACE, POD_MONITOR_API, ROOT, SCENARIOS, Helm, find
+from support.operator_objects import read_core_spec
 
 pytestmark = [pytest.mark.chart, pytest.mark.usefixtures("chart_cluster")]
 
@@ -165,6 +168,19 @@ def test_pod_labels_cannot_break_the_selector(helm: Helm) -> None:
     )
     selector = deployment["spec"]["selector"]["matchLabels"]
     assert selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_network_policies_find_the_operators_pods(helm: Helm) -> None:
+    """By a label that no value takes away, and that no selector of an earlier release has."""
+    label = "enginecore.dev/component"
+    taken = "operator.podLabels.enginecore\\.dev/component=x"
+    for sets in ((), (taken,)):
+        spec = find(helm.render(*sets), "Deployment")["spec"]
+        owner = ObjectMeta(name="solo", namespace="lab")
+        rule = build_core_policy(owner, read_core_spec(), NAMESPACE)["spec"]["ingress"][1]
+        wanted = rule["from"][0]["podSelector"]["matchLabels"]
+        assert wanted.items() <= spec["template"]["metadata"]["labels"].items()
+        assert label not in spec["selector"]["matchLabels"]
 
 
 def test_service_selects_the_operators_pods(helm: Helm) -> None:

@@ -41,6 +41,7 @@ def create_users(node: str, new_token: Callable[[], str]) -> dict[str, User]:
         "kubelet": (f"system:node:{node}", ("system:nodes",)),
         "kube-proxy": ("system:kube-proxy", ()),
         "coredns": ("devcluster:coredns", ()),
+        "kube-router": ("devcluster:kube-router", ()),
         "kwok": ("devcluster:kwok", ("system:masters",)),
     }
     return {

@@ -25,6 +25,7 @@ _NODE = (
     "containerd-shim-runc-v2",
     "ctr",
     "coredns",
+    "kube-router",
     "pause",
 )
 TIERS: dict[str, tuple[str, ...]] = {

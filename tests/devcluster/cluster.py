@@ -160,7 +160,7 @@ def _prepare_host(run: Run) -> None:
     run.record.save(run.directory)
     network.set_sysctls()
     network.create_bridge(run.plan)
-    packetfilter.close_bridge()
+    network.close_bridge(run.plan)
     teardown.create_cgroup(nodeconfig.CGROUP_ROOT)
 
 
@@ -241,6 +241,8 @@ def _remove_host_traces(directory: RunDirectory) -> None:
     teardown.remove_cgroup(nodeconfig.CGROUP_ROOT)
     teardown.unmount_below([directory.node])
     network.remove_bridge()
+    network.open_bridge()
     packetfilter.remove_rules()
+    packetfilter.remove_sets()
     teardown.remove_host_files(directory, nodeconfig.CNI_NETWORK)
     teardown.remove_tree(directory.node)

@@ -16,6 +16,7 @@ BRIDGE = "ecdev0"
 # Any route of a run comes before these.
 _BLOCK_METRIC = "4096"
 _LINK_SECONDS = 30.0
+_PODS_TABLE = _PODS_RULE = "4096"
 _SYSCTLS = Path("/proc/sys")
 _NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
 # Set by kubelet, kube-proxy and the CNI plugins of their own accord.
@@ -122,6 +123,33 @@ def create_bridge(plan: NetworkPlan) -> None:
     # Makes Services reachable from the host: its packets need a route before kube-proxy's
     # rules send them to a pod.
     run_tool("ip", "route", "add", plan.services, "dev", BRIDGE)
+
+
+def close_bridge(plan: NetworkPlan) -> None:
+    """Leads what pods send to pods and this machine alone; they have no business beyond it.
+
+    This is a routing table's work, so that no rule of the packet filter, in which others write,
+    comes before it.
+    """
+    run_tool("ip", "rule", "add", "priority", _PODS_RULE, "iif", BRIDGE, "lookup", _PODS_TABLE)
+    run_tool("ip", "route", "add", plan.node_pods, "dev", BRIDGE, "table", _PODS_TABLE)
+    run_tool("ip", "route", "add", "unreachable", "default", "table", _PODS_TABLE)
+
+
+def pods_rules() -> list[str]:
+    """Lists the rules that lead to the table of pods."""
+    found = run_tool("ip", "rule", "show", "priority", _PODS_RULE).splitlines()
+    return [rule for rule in found if f"iif {BRIDGE} " in rule]
+
+
+def open_bridge() -> None:
+    """Takes back what `close_bridge` did, as far as it came."""
+    if pods_rules():
+        # The table itself is gone with the bridge where nothing else was in it.
+        subprocess.run(
+            ["ip", "route", "flush", "table", _PODS_TABLE], capture_output=True, check=False
+        )
+        run_tool("ip", "rule", "delete", "priority", _PODS_RULE, "iif", BRIDGE)
 
 
 def remove_bridge() -> None:

@@ -1,4 +1,4 @@
-"""The node: containerd, kubelet, kube-proxy and CoreDNS on this machine."""
+"""The node: containerd, kubelet, kube-proxy, CoreDNS and kube-router on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devcluster import nodeconfig
+from devcluster import nodeconfig, packetfilter
 from devcluster.controlplane import ControlPlane, Run
 from devcluster.errors import DevclusterError
 from devcluster.kubeapi import answers
@@ -56,7 +56,7 @@ def start_containerd(run: Run) -> None:
 
 
 def start(run: Run, plane: ControlPlane, name: str) -> None:
-    """Starts kubelet, kube-proxy and CoreDNS, and waits until pods can run.
+    """Starts kubelet, kube-proxy, CoreDNS and kube-router, and waits until pods can run.
 
     Args:
         run: the run; its containerd and its controllers are up.
@@ -71,7 +71,7 @@ def start(run: Run, plane: ControlPlane, name: str) -> None:
     ports = NodePorts(kubelet, *free_ports(3))
     _start_kubelet(run, ports, name)
     _start_kube_proxy(run, ports, name)
-    for path, resource in nodeconfig.coredns_access():
+    for path, resource in nodeconfig.reading_access():
         plane.api.apply(path, resource)
     corefile = run.directory.path / "Corefile"
     corefile.write_text(nodeconfig.corefile(run.directory, run.plan, ports))
@@ -85,6 +85,7 @@ def start(run: Run, plane: ControlPlane, name: str) -> None:
     for what, condition in conditions.items():
         needs = run.needs("kubelet", "kube-proxy", "coredns")
         wait_until(condition, what=what, seconds=_NODE_SECONDS, needs=needs)
+    _start_kube_router(run, name)
 
 
 def _start_kubelet(run: Run, ports: NodePorts, name: str) -> None:
@@ -109,6 +110,20 @@ def _start_kube_proxy(run: Run, ports: NodePorts, name: str) -> None:
     config = run.directory.path / "kube-proxy.json"
     config.write_text(nodeconfig.kube_proxy_config(run.directory, run.plan, ports, name))
     run.start("kube-proxy", [f"--config={config}"], path=_SYSTEM_PATH)
+
+
+def _start_kube_router(run: Run, name: str) -> None:
+    """Starts what enforces NetworkPolicies: it ends at once where its node is not there yet."""
+    arguments = nodeconfig.kube_router_arguments(run.directory, run.plan, name)
+    tools = run.directory.path / "kube-router"
+    packetfilter.link_legacy_tools(tools)
+    run.start("kube-router", arguments, path=f"{tools}:{_SYSTEM_PATH}")
+    wait_until(
+        packetfilter.enforces_policies,
+        what="NetworkPolicies are enforced",
+        seconds=_NODE_SECONDS,
+        needs=run.needs("kube-router"),
+    )
 
 
 def _is_ready(plane: ControlPlane, name: str) -> bool:

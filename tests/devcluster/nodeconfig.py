@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,21 +190,45 @@ def corefile(run: RunDirectory, plan: NetworkPlan, ports: NodePorts) -> str:
 """
 
 
-def coredns_access() -> list[tuple[str, dict[str, Any]]]:
-    """Returns (API path, resource) of what lets CoreDNS watch what it serves."""
-    name = "devcluster:coredns"
+def kube_router_arguments(run: RunDirectory, plan: NetworkPlan, node: str) -> list[str]:
+    """Renders kube-router's command line: it enforces NetworkPolicies, and nothing else."""
+    return [
+        f"--kubeconfig={run.client_kubeconfig('kube-router')}",
+        f"--hostname-override={node}",
+        f"--service-cluster-ip-range={plan.services}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        "--run-loadbalancer=false",
+        "--enable-cni=false",
+        # Nobody asks its own endpoint, so it takes no port.
+        "--health-port=0",
+    ]
+
+
+def reading_access() -> list[tuple[str, dict[str, Any]]]:
+    """Returns (API path, resource) of what lets CoreDNS and kube-router read what they serve."""
+    slices = {"discovery.k8s.io": ["endpointslices"]}
+    core = ["services", "pods", "namespaces"]
+    return [
+        *_reading("devcluster:coredns", {"": core, **slices}),
+        *_reading(
+            "devcluster:kube-router",
+            {
+                "": [*core, "nodes", "endpoints"],
+                **slices,
+                "networking.k8s.io": ["networkpolicies"],
+            },
+        ),
+    ]
+
+
+def _reading(name: str, kinds: Mapping[str, list[str]]) -> list[tuple[str, dict[str, Any]]]:
+    """Lets the user `name` read the resources of `kinds`, by API group."""
     group = "rbac.authorization.k8s.io"
     rules = [
-        {
-            "apiGroups": [""],
-            "resources": ["services", "pods", "namespaces"],
-            "verbs": ["list", "watch"],
-        },
-        {
-            "apiGroups": ["discovery.k8s.io"],
-            "resources": ["endpointslices"],
-            "verbs": ["list", "watch"],
-        },
+        {"apiGroups": [of], "resources": plurals, "verbs": ["get", "list", "watch"]}
+        for of, plurals in kinds.items()
     ]
     head = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
     base = f"/apis/{group}/v1"

@@ -12,13 +12,21 @@ from devcluster.errors import DevclusterError
 from devcluster.locks import Progress
 
 CNI_PLUGINS = Path("/usr/lib/cni")
-NODE_PACKAGES = ("containernetworking-plugins", "runc", "iptables", "conntrack", "iproute2")
+NODE_PACKAGES = (
+    "containernetworking-plugins",
+    "runc",
+    "iptables",
+    "ipset",
+    "conntrack",
+    "iproute2",
+)
 IMAGE_PACKAGES = ("buildah", "mmdebstrap")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAM_OF = {
     "containernetworking-plugins": str(CNI_PLUGINS / "bridge"),
     "runc": "runc",
     "iptables": "iptables",
+    "ipset": "ipset",
     "conntrack": "conntrack",
     "iproute2": "ip",
     "buildah": "buildah",

@@ -1,32 +1,75 @@
-"""The host's iptables rules: what keeps pods on this machine, and their removal."""
+"""The host's packet filter: what a node's programs wrote into it, and the removal of that."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
-from devcluster.network import BRIDGE, run_tool
+from devcluster.errors import DevclusterError
+from devcluster.network import run_tool
 
-CLOSED_CHAIN = "ENGINECORE-DEVCLUSTER"
-# kube-proxy and kubelet; the CNI plugins; this module.
-OWN_PREFIXES = ("KUBE-", "CNI-", CLOSED_CHAIN)
-_FAMILIES = ("iptables", "ip6tables")
+# kube-proxy, kubelet and kube-router; the CNI plugins.
+OWN_PREFIXES = ("KUBE-", "CNI-")
+_POLICY_CHAIN = "KUBE-ROUTER-FORWARD"
+_LEGACY = "iptables-legacy"
+_FAMILIES = ("iptables", "ip6tables", _LEGACY)
 
 
-def close_bridge() -> None:
-    """Refuses what pods send beyond this machine; they have no business there."""
-    run_tool("iptables", "--wait", "--new-chain", CLOSED_CHAIN)
-    leaving = ("--in-interface", BRIDGE, "!", "--out-interface", BRIDGE)
-    run_tool("iptables", "--wait", "--append", CLOSED_CHAIN, *leaving, "--jump", "REJECT")
-    run_tool("iptables", "--wait", "--insert", "FORWARD", "--jump", CLOSED_CHAIN)
+def link_legacy_tools(folder: Path) -> None:
+    """Makes a directory in which iptables writes the kernel's older tables.
+
+    kube-router reads the whole table `filter`, and a moment later writes all of it: what kube-proxy
+    changed in between would be undone, for as long as no Service changes. In tables of its own it
+    harms nobody; a packet has to pass both.
+
+    Raises:
+        DevclusterError: iptables has no such mode here.
+    """
+    folder.mkdir()
+    for tool in ("iptables", "iptables-save", "iptables-restore"):
+        legacy = shutil.which(tool.replace("iptables", _LEGACY))
+        if legacy is None:
+            raise DevclusterError(f"{_LEGACY} is missing: install Debian's package iptables")
+        (folder / tool).symlink_to(legacy)
+
+
+def saved_rules() -> dict[str, str]:
+    """Returns what iptables-save prints, by family."""
+    return {family: run_tool(f"{family}-save") for family in _FAMILIES}
+
+
+def enforces_policies() -> bool:
+    """Tells whether kube-router has put its rules before what is forwarded to pods."""
+    rules = run_tool(_LEGACY, "--wait", "--list-rules", "FORWARD").splitlines()
+    return any(rule.endswith(f"-j {_POLICY_CHAIN}") for rule in rules)
 
 
 def remove_rules() -> None:
     """Removes every chain of the dev cluster and every rule that leads to one."""
-    for family in _FAMILIES:
-        script = removal_script(run_tool(f"{family}-save"))
+    for family, saved in saved_rules().items():
+        script = removal_script(saved)
         if script:
             run_tool(f"{family}-restore", "--wait", "--noflush", stdin=script)
+
+
+def own_sets() -> list[str]:
+    """Lists the sets of addresses and ports that kube-router's rules name."""
+    if shutil.which("ipset") is None:
+        return []
+    return [name for name in run_tool("ipset", "list", "-name").split() if is_own_set(name)]
+
+
+def remove_sets() -> None:
+    """Destroys these sets; the rules that name them are gone."""
+    for name in own_sets():
+        run_tool("ipset", "destroy", name)
+
+
+def is_own_set(name: str) -> bool:
+    """Tells whether a set of this name is kube-router's, of either family."""
+    return name.removeprefix("inet6:").startswith(OWN_PREFIXES)
 
 
 def removal_script(saved: str) -> str:

@@ -92,6 +92,12 @@ MODULES: dict[str, GoModule] = {
         version="v1.15.0",
         programs={"coredns": "github.com/coredns/coredns"},
     ),
+    "kube-router": GoModule(
+        path="github.com/cloudnativelabs/kube-router/v2",
+        version="v2.1.0",
+        programs={"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+        ldflags=("-X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",),
+    ),
     "helm": GoModule(
         path="helm.sh/helm/v4",
         version="v4.3.1",

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import cluster, machine, nodeconfig, state
+from devcluster import cluster, machine, nodeconfig, packetfilter, state
 from devcluster.cluster import UpRequest
 from devcluster.errors import DevclusterError
 from devcluster.handle import ClusterHandle, attach
 from devcluster.locations import Locations, RunDirectory
 from devcluster.processes import boot_id, is_alive
+from support.eventually import eventually
 from support.host_traces import HostTraces
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exclusive_node, pytest.mark.timeout(300)]
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exclusive_node, pytest.mark.timeout(3
 PAUSE_POD = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"name": "pause"},
+    "metadata": {"name": "pause", "labels": {"app": "pause"}},
     "spec": {
         "containers": [
             {
@@ -37,6 +38,15 @@ PAUSE_POD = {
         "volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}],
     },
 }
+PAUSE_POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "pause"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app": "pause"}},
+        "ingress": [{"from": [{"podSelector": {}}]}],
+    },
+}
 
 
 @pytest.fixture
@@ -47,8 +57,10 @@ def locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locations:
 
 
 def run_a_pod(handle: ClusterHandle) -> None:
-    handle.kubectl("apply", "--filename=-", stdin=json.dumps(PAUSE_POD))
+    for resource in (PAUSE_POLICY, PAUSE_POD):
+        handle.kubectl("apply", "--filename=-", stdin=json.dumps(resource))
     handle.kubectl("wait", "--for=condition=Ready", "--timeout=150s", "pod/pause")
+    eventually(lambda: len(packetfilter.own_sets()) >= 2, "the policy is enforced", 30, 0.2)
 
 
 def test_run_leaves_no_trace_and_keeps_others_out(locations: Locations) -> None:
@@ -66,7 +78,16 @@ def test_run_leaves_no_trace_and_keeps_others_out(locations: Locations) -> None:
     finally:
         cluster.down("first", locations, print)
     changed = {name for name in vars(before) if getattr(before, name) != getattr(during, name)}
-    assert changed >= {"links", "rules", "cgroups", "mounts", "processes", "files"}
+    assert changed >= {
+        "links",
+        "rules",
+        "sets",
+        "routing",
+        "cgroups",
+        "mounts",
+        "processes",
+        "files",
+    }
     assert HostTraces.of(run) == before
     assert state.runs(locations) == []
 

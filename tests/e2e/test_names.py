@@ -17,6 +17,7 @@ from enginecore_wire.contract import (
     REPORT_PORT,
     TransportConfig,
 )
+from support.client_pod import ClientPod
 from support.eventually import eventually
 from support.installation import Installation, tiny_model_args
 from support.pod import torch_config
@@ -29,34 +30,19 @@ pytestmark = [
 ]
 
 START_SECONDS = 90.0
-ASK_EVERY_ENGINE = """
-import json, sys
-from enginecore_client import SamplingParams, SyncMPClient
-from enginecore_wire.requests import OutputKind
-addresses = json.loads(sys.argv[1])
-params = SamplingParams(max_tokens=4, ignore_eos=True, output_kind=OutputKind.DELTA)
-with SyncMPClient(client_addresses=addresses, ready_timeout=30) as client:
-    for rank, _ in enumerate(addresses["input_address"]):
-        outputs = client.generate([1, 2, 3], params, data_parallel_rank=rank)
-        print(sum(len(output.new_token_ids) for output in outputs))
-"""
 
 
-def ask_from(space: Space, pod: str, addresses: dict[str, Any]) -> list[str]:
-    """Send a request to each engine from inside a pod; return how many tokens came."""
-    done = space.kubectl.run(
-        "exec", pod, "--", "python", "-c", ASK_EVERY_ENGINE, json.dumps(addresses)
-    )
-    return done.split()
-
-
-def test_clients_in_the_cluster_find_engines_by_name(lab: Engines) -> None:
+def test_clients_in_the_cluster_find_engines_by_name(
+    lab: Engines, installation: Installation
+) -> None:
     """By the addresses the operator publishes for static settings."""
     lab.wait_ready(2)
     data = lab.space.kubectl.get("configmap", f"{lab.name}-client-addresses")["data"]
     addresses = json.loads(data["client_addresses_dns.json"])
     assert all(".svc:" in address for address in addresses["input_address"])
-    assert ask_from(lab.space, lab.pod(1)["metadata"]["name"], addresses) == ["4", "4"]
+    client = ClientPod(lab.space, "client")
+    client.start(installation.engine_image, lab.name)
+    assert client.ask(addresses) == [4, 4]
 
 
 def pod(name: str, image: str, command: list[str], **spec: Any) -> dict[str, Any]:
@@ -143,4 +129,4 @@ def test_server_and_coordinator_bound_to_their_names(
         "output_address": [f"tcp://{place('engine')}:{OUTPUT_PORT}"],
         "stats_update_address": f"tcp://{place('coordinator')}:{PUBLISH_PORT}",
     }
-    assert ask_from(space, "coordinator", addresses) == ["4"]
+    assert ClientPod(space, "coordinator").ask(addresses) == [4]

@@ -19,6 +19,7 @@ class ClusterStory:
         self.cores: dict[str, ObservedCore] = {}
         self.objects: dict[str, dict[str, ObservedObject]] = {
             "Service": {},
+            "NetworkPolicy": {},
             "Deployment": {},
             "ConfigMap": {},
         }
@@ -28,6 +29,7 @@ class ClusterStory:
             cluster=self.cluster,
             cores=list(self.cores.values()),
             services=self.objects["Service"],
+            policies=self.objects["NetworkPolicy"],
             deployments=self.objects["Deployment"],
             config_maps=self.objects["ConfigMap"],
         )
@@ -38,8 +40,10 @@ class ClusterStory:
             match action:
                 case Create() | Apply():
                     self.take(action.manifest)
-                case Delete():
+                case Delete() if action.ref.kind == "EngineCore":
                     del self.cores[action.ref.name]
+                case Delete():
+                    del self.objects[action.ref.kind][action.ref.name]
         return plan
 
     def take(self, manifest: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ class HostTraces:
 
     links: tuple[str, ...]
     rules: tuple[str, ...]
+    sets: tuple[str, ...]
+    routing: tuple[str, ...]
     cgroups: tuple[Path, ...]
     mounts: tuple[Path, ...]
     processes: tuple[int, ...]
@@ -28,10 +30,12 @@ class HostTraces:
         """Look at the host now."""
         links = json.loads(network.run_tool("ip", "-json", "link", "show"))
         mountinfo = Path("/proc/self/mountinfo").read_text()
-        rules = network.run_tool("iptables-save") + network.run_tool("ip6tables-save")
+        rules = "".join(packetfilter.saved_rules().values())
         return cls(
             links=tuple(link["ifname"] for link in links),
             rules=tuple(filter(_is_ours, rules.splitlines())),
+            sets=tuple(packetfilter.own_sets()),
+            routing=tuple(network.pods_rules()),
             cgroups=tuple(teardown.cgroup_directories(nodeconfig.CGROUP_ROOT)),
             mounts=tuple(teardown.mounts_below(mountinfo, [run.path, run.node])),
             processes=tuple(identity.pid for identity in marked_processes(run.path)),

@@ -39,6 +39,11 @@ REFUSED = [
     ),
     Refused("unknown Service", {"transport": {"expose": "Ingress"}}, "spec.transport.expose"),
     Refused(
+        "unknown policy",
+        {"transport": {"networkPolicy": "All"}},
+        "spec.transport.networkPolicy",
+    ),
+    Refused(
         "host network as text",
         {"podTemplate": {"spec": {"hostNetwork": "yes"}}},
         "spec.podTemplate.spec.hostNetwork",

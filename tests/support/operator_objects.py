@@ -12,6 +12,7 @@ from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
+from enginecore_operator.plan.network_policy import build_core_policy
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
@@ -31,6 +32,7 @@ RENDERING = Rendering(
     vllm_image="vllm:1",
     server_image="server:1",
     coordinator_image="operator:1",
+    operator_namespace="system",
 )
 T0 = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -123,6 +125,13 @@ def node(
     return {name: msgspec.convert(raw, ObservedNode)}
 
 
+def object_from(manifest: dict[str, Any]) -> ObservedObject:
+    """Return an object as it would be seen after this manifest was created."""
+    meta = manifest["metadata"]
+    raw = {**manifest, "metadata": {**meta, "uid": f"uid-{meta['name']}"}}
+    return ObservedObject(msgspec.convert(raw["metadata"], ObjectMeta), raw)
+
+
 def service_from(
     manifest: dict[str, Any],
     *,
@@ -130,15 +139,14 @@ def service_from(
     ingress: Sequence[dict[str, str]] = (),
 ) -> ObservedObject:
     """Return a Service as the API server shows it, with node ports from 30001 on."""
-    spec, meta = manifest["spec"], manifest["metadata"]
-    ports = [{**port, "nodePort": 30001 + i} for i, port in enumerate(spec["ports"])]
-    raw = {
-        **manifest,
-        "metadata": {**meta, "uid": f"uid-{meta['name']}"},
-        "spec": {**spec, "ports": ports, "ipFamilies": list(families)},
-        "status": {"loadBalancer": {"ingress": list(ingress)}},
-    }
-    return ObservedObject(msgspec.convert(raw["metadata"], ObjectMeta), raw)
+    ports = [{**port, "nodePort": 30001 + i} for i, port in enumerate(manifest["spec"]["ports"])]
+    return object_from(
+        {
+            **manifest,
+            "spec": {**manifest["spec"], "ports": ports, "ipFamilies": list(families)},
+            "status": {"loadBalancer": {"ingress": list(ingress)}},
+        }
+    )
 
 
 def observed_core(
@@ -189,12 +197,20 @@ def observed_cluster(
 
 
 class CoreStory:
-    """One EngineCore told pass by pass: each pass sees what the one before left."""
+    """One EngineCore told pass by pass: each pass sees what the one before left.
+
+    Its NetworkPolicy is there, as the first pass would have left it.
+    """
 
     def __init__(self, **spec: Any) -> None:
         self.core = observed_core(core_spec(**spec))
         self.pods: list[ObservedPod] = []
         self.exposure: ObservedObject | None = None
+        self.policy: ObservedObject | None = object_from(
+            build_core_policy(
+                self.core.metadata, read_core_spec(**spec), RENDERING.operator_namespace
+            )
+        )
         self.nodes = node()
         self.reading: FactsReading | None = None
         self.warnings: dict[str, str] = {}
@@ -205,6 +221,7 @@ class CoreStory:
             core=self.core,
             pods=self.pods,
             exposure=self.exposure,
+            policy=self.policy,
             nodes=self.nodes,
             warnings=self.warnings,
             reading=self.reading,
@@ -219,6 +236,10 @@ class CoreStory:
                 self.exposure = service_from(action.manifest)
             elif isinstance(action, Delete) and action.ref.kind == "Service":
                 self.exposure = None
+            elif isinstance(action, Create | Apply) and action.manifest["kind"] == "NetworkPolicy":
+                self.policy = object_from(action.manifest)
+            elif isinstance(action, Delete) and action.ref.kind == "NetworkPolicy":
+                self.policy = None
             elif isinstance(action, Create):
                 self.pods.append(pod_from(action.manifest))
         return plan

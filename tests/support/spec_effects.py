@@ -25,11 +25,12 @@ ROLLOUT_REPLICAS = 3
 def engine_effects(**spec: Any) -> Tree:
     """Return what one EngineCore leads to.
 
-    Its Service for clients `outside`, `pod`, its container `engine`, the settings `server` in it,
-    the `status` of a running engine, and of one that failed once and twice: how long it `waits`,
-    and its `phases`.
+    Its Service for clients `outside`, its `policy`, `pod`, its container `engine`, the settings
+    `server` in it, the `status` of a running engine, and of one that failed once and twice: how
+    long it `waits`, and its `phases`.
     """
     story = CoreStory(**spec)
+    story.policy = None
     made = {manifest["kind"]: manifest for manifest in created(story.plan())}
     pod = made["Pod"]
     engine = find(pod, "spec containers engine")
@@ -47,6 +48,7 @@ def engine_effects(**spec: Any) -> Tree:
     text = find(engine, "env ENGINECORE_CONFIG value").replace("$$", "$")
     return {
         "outside": made.get("Service"),
+        "policy": made.get("NetworkPolicy"),
         "pod": pod,
         "engine": engine,
         "server": msgspec.json.decode(text),

@@ -24,7 +24,7 @@ from enginecore_operator.kube.errors import (
 )
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
-from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS, SERVICES
+from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
@@ -43,7 +43,7 @@ from enginecore_operator.pod_warnings import PodWarnings
 from enginecore_operator.status_reader import StatusReader
 from enginecore_operator.views import (
     foreign_children,
-    foreign_exposure,
+    foreign_objects,
     read_cluster_view,
     read_core_view,
 )
@@ -204,9 +204,11 @@ class Reconciler:
         if view is None:
             await self._reap(key)
             return None
-        foreign = foreign_exposure(view)
+        foreign = foreign_objects(view)
         if foreign:
-            await self._executor.refresh(SERVICES, key.namespace, foreign)
+            await self._each(
+                self._executor.refresh(BY_KIND[kind], key.namespace, name) for kind, name in foreign
+            )
             view = read_core_view(self.cache, key.namespace, key.name, self._facts.latest(key))
             if view is None:
                 return None

@@ -51,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             vllm_image=self.vllm_image,
             server_image=self.server_image,
             coordinator_image=self.coordinator_image,
+            operator_namespace=self.namespace,
             image_pull_policy=self.image_pull_policy,
         )
 

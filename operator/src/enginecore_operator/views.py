@@ -4,6 +4,7 @@ from enginecore_operator.api import labels
 from enginecore_operator.kube.cache import Cache
 from enginecore_operator.plan import names
 from enginecore_operator.plan.exposure import NOT_EXPOSED
+from enginecore_operator.plan.network_policy import UNLIMITED
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
@@ -24,25 +25,34 @@ def read_core_view(
         return None
     pods = [p for p in cache.children("Pod", namespace, name) if isinstance(p, ObservedPod)]
     exposure = cache.get("Service", namespace, names.exposure_name(name))
+    policy = cache.get("NetworkPolicy", namespace, names.core_policy_name(name))
     return CoreView(
         core=core,
         pods=pods,
         exposure=exposure if isinstance(exposure, ObservedObject) else None,
+        policy=policy if isinstance(policy, ObservedObject) else None,
         reading=reading,
     )
 
 
-def foreign_exposure(view: CoreView) -> str:
-    """Return the name of a Service that is not this engine's, on the name of its own; else "".
+def foreign_objects(view: CoreView) -> list[tuple[str, str]]:
+    """Return kind and name of what is not this engine's, on names of its own.
 
-    The watch does not follow it where it lacks our labels; it matters while the engine is exposed.
+    Watches do not follow what lacks our labels. A Service matters while the engine is exposed, a
+    NetworkPolicy while one is to limit who may connect.
     """
-    there = view.exposure
-    if view.core.spec.get("transport", {}).get("expose", NOT_EXPOSED) == NOT_EXPOSED:
-        return ""
-    if there is None or there.metadata.is_controlled_by(view.core.metadata.uid):
-        return ""
-    return there.metadata.name
+    transport = view.core.spec.get("transport", {})
+    found = []
+    if transport.get("expose", NOT_EXPOSED) != NOT_EXPOSED:
+        found.append(("Service", view.exposure))
+    if transport.get("networkPolicy") != UNLIMITED:
+        found.append(("NetworkPolicy", view.policy))
+    uid = view.core.metadata.uid
+    return [
+        (kind, there.metadata.name)
+        for kind, there in found
+        if there is not None and not there.metadata.is_controlled_by(uid)
+    ]
 
 
 def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | None:
@@ -69,6 +79,9 @@ def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | 
         services=_objects(
             cache, "Service", namespace, names.engines_service_name(name), coordinator
         ),
+        policies=_objects(
+            cache, "NetworkPolicy", namespace, names.engines_policy_name(name), coordinator
+        ),
         deployments=_objects(cache, "Deployment", namespace, coordinator),
         config_maps=_objects(cache, "ConfigMap", namespace, names.addresses_name(name)),
     )
@@ -82,6 +95,7 @@ def foreign_children(view: ClusterView) -> list[tuple[str, str]]:
     uid = view.cluster.metadata.uid
     groups = {
         "Service": view.services,
+        "NetworkPolicy": view.policies,
         "Deployment": view.deployments,
         "ConfigMap": view.config_maps,
     }

@@ -75,7 +75,10 @@ def test_unknown_program_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 CONTROL = ("etcd", "kube-apiserver", "kubectl")
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
-NODE = ("kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "coredns", "pause")
+NODE = (
+    *("kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "ctr"),
+    *("coredns", "kube-router", "pause"),
+)
 
 
 @pytest.mark.parametrize(

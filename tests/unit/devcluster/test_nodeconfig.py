@@ -72,10 +72,21 @@ def test_coredns_binds_the_bridge_and_forwards_nothing() -> None:
     assert "forward" not in text
 
 
-def test_coredns_may_only_watch() -> None:
-    (_, role), (_, binding) = nodeconfig.coredns_access()
-    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+@pytest.mark.parametrize("component", ["coredns", "kube-router"])
+def test_who_serves_pods_may_only_read(component: str) -> None:
+    name = f"devcluster:{component}"
+    access = [item for path, item in nodeconfig.reading_access() if path.endswith(f"/{name}")]
+    role, binding = access
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == name
+
+
+def test_kube_router_enforces_policies_and_does_nothing_else() -> None:
+    arguments = nodeconfig.kube_router_arguments(RUN, NODE_PLAN, "n1")
+    assert [a for a in arguments if a.startswith("--run-") and a.endswith("=true")] == [
+        "--run-firewall=true"
+    ]
+    assert {"--enable-cni=false", "--health-port=0", "--hostname-override=n1"} <= set(arguments)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,8 @@ def test_first_pass_creates_everything() -> None:
         "smollm-0",
         "smollm-1",
         "smollm-client-addresses",
-        "smollm-coordinator",
-        "smollm-coordinator",
-        "smollm-engines",
+        *["smollm-coordinator"] * 3,
+        *["smollm-engines"] * 2,
     ]
     assert told(plan) == ["Created"]
     assert story.condition("Available") == ("False", "ReplicasNotReady")
@@ -197,14 +196,17 @@ def test_names_of_others_are_left_alone() -> None:
     story = ClusterStory(replicas=1)
     story.cores["smollm-0"] = observed_core(name="smollm-0")
     meta = ObjectMeta(name="smollm-engines", namespace=NAMESPACE, uid="other")
-    story.objects["Service"]["smollm-engines"] = ObservedObject(meta, {"metadata": {}})
+    theirs = ObservedObject(meta, {"metadata": {}})
+    story.objects["Service"]["smollm-engines"] = theirs
+    story.objects["NetworkPolicy"]["smollm-engines"] = theirs
     plan = story.plan()
     assert "smollm-0" not in names(plan, Create)
     assert "smollm-engines" not in [*names(plan, Create), *names(plan, Apply)]
     assert "NameTaken" in told(plan)
     assert story.condition("Degraded") == ("True", "NameTaken")
     degraded = next(c for c in story.status.conditions if c.type == "Degraded")
-    assert "Service smollm-engines, EngineCore smollm-0" in degraded.message
+    taken = "Service smollm-engines, NetworkPolicy smollm-engines, EngineCore smollm-0"
+    assert taken in degraded.message
 
 
 def test_invalid_spec_touches_nothing() -> None:

@@ -192,6 +192,7 @@ ENGINE = {
     "transport.maxClients": Case(
         {"transport": {"maxClients": 9}}, {"server transport max_clients": 9}
     ),
+    "transport.networkPolicy": Case({"transport": {"networkPolicy": "None"}}, {"policy": None}),
     "transport.expose": Case(
         {"transport": {"expose": "LoadBalancer"}}, {"outside spec type": "LoadBalancer"}
     ),

@@ -27,6 +27,16 @@ COMPONENT: Final = f"{GROUP}/component"
 """`engine` or `coordinator`: the selector of workloads."""
 ENGINE: Final = "engine"
 COORDINATOR: Final = "coordinator"
+OPERATOR: Final = "operator"
+"""Component of the operator's own pods, which read the status pages of engines."""
+CLIENT_PREFIX: Final = f"client.{GROUP}/"
+"""Before the name of an EngineCluster, or of an EngineCore of its own: `true` on pods that may
+connect. Before the name of a namespace: `true` on namespaces whose pods, labelled so, may connect
+to the engines of that one."""
+SCRAPER: Final = f"{GROUP}/scraper"
+"""On pods of the same namespace, or on a namespace: `true` for those that may read metrics."""
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+"""Label by which the API server tells a namespace's name to selectors."""
 
 APP_NAME: Final = "app.kubernetes.io/name"
 APP_INSTANCE: Final = "app.kubernetes.io/instance"

@@ -36,6 +36,11 @@ CLUSTER_RULES: Final[list[dict[str, Any]]] = [
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {
+        "apiGroups": ["networking.k8s.io"],
+        "resources": ["networkpolicies"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
+    {
         "apiGroups": ["apps"],
         "resources": ["deployments"],
         "verbs": ["get", "list", "watch", "create", "patch"],

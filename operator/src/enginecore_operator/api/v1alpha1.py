@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta
 
 from enginecore_operator.api import schema
-from enginecore_operator.api.labels import RESERVED_ENV_PREFIX
+from enginecore_operator.api.labels import CLIENT_PREFIX, RESERVED_ENV_PREFIX
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.quantity import parse_quantity
 from enginecore_operator.api.schema import Rule, Spec
@@ -297,6 +297,15 @@ class Transport(Spec, frozen=True):
             "type of its own, whose addresses are in status; None: not at all. Replaces no pod."
         ),
     ] = "None"
+    network_policy: Annotated[
+        Literal["Clients", "None"],
+        Meta(
+            description="Who may connect, where the cluster's network enforces NetworkPolicies. "
+            f"Clients: pods labelled {CLIENT_PREFIX}NAME=true, NAME being that of the "
+            "EngineCluster, or of an EngineCore of its own; everybody, if expose or hostNetwork "
+            "lets clients outside in. None: everybody. Replaces no pod."
+        ),
+    ] = "Clients"
 
 
 class Liveness(Spec, frozen=True):

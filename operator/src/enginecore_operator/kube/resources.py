@@ -33,21 +33,26 @@ class Resource(NamedTuple):
 
 
 _OF_A_CLUSTER: Final = labels.CLUSTER
+_OURS: Final = f"{labels.APP_MANAGED_BY}={labels.FIELD_MANAGER}"
 
 CLUSTERS: Final = Resource(labels.CLUSTER_KIND, labels.GROUP, labels.VERSION, "engineclusters")
 CORES: Final = Resource(labels.CORE_KIND, labels.GROUP, labels.VERSION, "enginecores")
 PODS: Final = Resource("Pod", "", "v1", "pods", selector=labels.CORE)
-SERVICES: Final = Resource(
-    "Service", "", "v1", "services", selector=f"{labels.APP_MANAGED_BY}={labels.FIELD_MANAGER}"
+SERVICES: Final = Resource("Service", "", "v1", "services", selector=_OURS)
+"""Of a cluster, or of an engine that may belong to none; so are NetworkPolicies."""
+NETWORK_POLICIES: Final = Resource(
+    "NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies", selector=_OURS
 )
-"""Of a cluster, or of an engine that may belong to none."""
 CONFIG_MAPS: Final = Resource("ConfigMap", "", "v1", "configmaps", selector=_OF_A_CLUSTER)
 DEPLOYMENTS: Final = Resource("Deployment", "apps", "v1", "deployments", selector=_OF_A_CLUSTER)
 NODES: Final = Resource("Node", "", "v1", "nodes", namespaced=False)
 LEASES: Final = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 EVENTS: Final = Resource("Event", "events.k8s.io", "v1", "events")
 
-WATCHED: Final = (NODES, CLUSTERS, CORES, PODS, SERVICES, CONFIG_MAPS, DEPLOYMENTS)
+WATCHED: Final = (
+    *(NODES, CLUSTERS, CORES, PODS),
+    *(SERVICES, NETWORK_POLICIES, CONFIG_MAPS, DEPLOYMENTS),
+)
 """In the order they are listed: parents before children, so that a child that is not in a
 later list is gone for sure."""
 

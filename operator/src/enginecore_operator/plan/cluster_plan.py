@@ -1,4 +1,6 @@
-"""Reconcile one EngineCluster: its EngineCores, Services, coordinator and client addresses."""
+"""Reconcile one EngineCluster: its EngineCores, Services, NetworkPolicies, coordinator and client
+addresses.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -29,6 +31,7 @@ from enginecore_operator.plan.addresses import (
 from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
+from enginecore_operator.plan.network_policy import work_on_cluster
 from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
 from enginecore_operator.plan.rendering import Rendering
 from enginecore_operator.plan.revision import compute_revision, take_over_settings
@@ -198,7 +201,11 @@ def _plan_children(view: ClusterView, spec: EngineClusterSpec, rendering: Render
     name = names.addresses_name(meta.name)
     if name in view.config_maps and not view.config_maps[name].metadata.is_controlled_by(meta.uid):
         taken.append(f"ConfigMap {name}")
-    return _Children(tuple(action for action in found if action is not None), tuple(taken))
+    policies = work_on_cluster(view, spec, rendering.operator_namespace)
+    return _Children(
+        (*policies.actions, *(action for action in found if action is not None)),
+        (*taken, *policies.taken),
+    )
 
 
 def _is_taken(uid: str, manifest: dict[str, Any], there: Mapping[str, ObservedObject]) -> bool:

@@ -19,6 +19,7 @@ from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
 from enginecore_operator.plan.exposure import exposure_actions, exposure_events
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
+from enginecore_operator.plan.network_policy import work_on_core
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import next_look
 from enginecore_operator.plan.pods import build_pod
@@ -65,10 +66,19 @@ def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
         spec = read_spec(view.core.spec, EngineCoreSpec)
     except InvalidSpecError as error:
         return refuse_core(view, Reason.INVALID_SPEC, str(error), now)
+    policy = work_on_core(view, spec, rendering.operator_namespace)
+    if policy.taken:
+        text = f"{policy.taken[0]} is not this engine's; delete it, or rename the engine"
+        return refuse_core(view, Reason.NAME_TAKEN, text, now)
     situation = _look(view, spec, now)
     if situation.state is PodState.SOUND or _waits(situation, now):
-        return _keep(situation, now)
-    return _replace(situation, rendering, now)
+        plan = _keep(situation, now)
+    else:
+        plan = _replace(situation, rendering, now)
+    if not policy.actions:
+        return plan
+    # Before there is a pod to connect to.
+    return msgspec.structs.replace(plan, stages=(policy.actions, *plan.stages))
 
 
 def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:

@@ -72,18 +72,19 @@ def build_exposure(owner: ObjectMeta, spec: EngineCoreSpec) -> dict[str, Any]:
     }
 
 
-def is_predecessors(core: ObjectMeta, service: ObjectMeta) -> bool:
-    """Tell whether a Service that is not this engine's goes without anybody's help: it is being
-    deleted, or a deleted EngineCore of this name left it behind for the garbage collector.
+def is_predecessors(core: ObjectMeta, there: ObjectMeta) -> bool:
+    """Tell whether a Service or NetworkPolicy that is not this engine's goes without anybody's
+    help: it is being deleted, or a deleted EngineCore of this name left it behind for the garbage
+    collector.
     """
-    if service.is_controlled_by(core.uid):
+    if there.is_controlled_by(core.uid):
         return False
-    if service.deletion_timestamp is not None:
+    if there.deletion_timestamp is not None:
         return True
     ours = {labels.APP_MANAGED_BY: labels.FIELD_MANAGER, labels.CORE: core.name}
     return (
-        ours.items() <= service.labels.items()
-        and service.controller_name(labels.CORE_KIND) == core.name
+        ours.items() <= there.labels.items()
+        and there.controller_name(labels.CORE_KIND) == core.name
     )
 
 

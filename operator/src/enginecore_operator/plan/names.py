@@ -29,6 +29,16 @@ def exposure_name(core: str) -> str:
     return f"{core}-exposed"
 
 
+def engines_policy_name(cluster: str) -> str:
+    """Name of the NetworkPolicy of a cluster's engines; its coordinator's is named as that is."""
+    return f"{cluster}-engines"
+
+
+def core_policy_name(core: str) -> str:
+    """Name of the NetworkPolicy of an engine that belongs to no cluster."""
+    return f"{core}-engine"
+
+
 def addresses_name(cluster: str) -> str:
     """Name of the ConfigMap with the client addresses."""
     return f"{cluster}-client-addresses"

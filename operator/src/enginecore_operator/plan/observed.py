@@ -211,7 +211,7 @@ class ObservedCluster(_View, frozen=True):
 
 
 class ObservedObject(msgspec.Struct, frozen=True):
-    """A Service, ConfigMap or Deployment: compared as a whole."""
+    """A Service, NetworkPolicy, ConfigMap or Deployment: compared as a whole."""
 
     metadata: ObjectMeta
     raw: dict[str, Any]
@@ -229,13 +229,14 @@ class FactsReading(msgspec.Struct, frozen=True):
 
 class CoreView(msgspec.Struct, frozen=True, kw_only=True):
     """All that bears on one EngineCore. `pods` are those that carry its label, of any owner;
-    `exposure` is the Service on the name of its own, whoever owns it; `warnings` are what kubelets
-    report of pods that do not start, by the pods' uid.
+    `exposure` and `policy` are the Service and the NetworkPolicy on the names of its own, whoever
+    owns them; `warnings` are what kubelets report of pods that do not start, by the pods' uid.
     """
 
     core: ObservedCore
     pods: Sequence[ObservedPod] = ()
     exposure: ObservedObject | None = None
+    policy: ObservedObject | None = None
     nodes: Mapping[str, ObservedNode] = {}
     warnings: Mapping[str, str] = {}
     reading: FactsReading | None = None
@@ -247,6 +248,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ObservedCluster
     cores: Sequence[ObservedCore] = ()
     services: Mapping[str, ObservedObject] = {}
+    policies: Mapping[str, ObservedObject] = {}
     deployments: Mapping[str, ObservedObject] = {}
     config_maps: Mapping[str, ObservedObject] = {}
 

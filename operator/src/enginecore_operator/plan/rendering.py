@@ -9,12 +9,16 @@ from enginecore_operator.plan.observed import ObjectMeta
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
-    """Default images and how they are pulled; `server_image` holds the engine server alone."""
+    """Default images and how they are pulled; `server_image` holds the engine server alone.
+
+    The operator's pods are in `operator_namespace`.
+    """
 
     torch_image: str
     vllm_image: str
     server_image: str
     coordinator_image: str
+    operator_namespace: str
     image_pull_policy: str = "IfNotPresent"
 
 

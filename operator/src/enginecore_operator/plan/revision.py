@@ -12,14 +12,14 @@ REVISION_LENGTH = 10
 
 
 def compute_revision(spec: EngineCoreSpec) -> str:
-    """Hash the part of a spec that a change of replaces pods: all but rank, restart and
-    transport.expose.
+    """Hash the part of a spec that a change of replaces pods: all but rank, restart,
+    transport.expose and transport.networkPolicy.
 
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
-    # A Service is put before the pod, or taken away.
-    inside = msgspec.structs.replace(spec.transport, expose="None")
+    # A Service and a NetworkPolicy are put before the pod, or taken away.
+    inside = msgspec.structs.replace(spec.transport, expose="None", network_policy="Clients")
     spec = msgspec.structs.replace(spec, transport=inside)
     if spec.accelerator.count == spec.parallelism.devices:
         # As if it were left out: API servers once wrote the default into every object.
@@ -36,7 +36,10 @@ def compute_revision(spec: EngineCoreSpec) -> str:
 
 def take_over_settings(spec: EngineCoreSpec, template: EngineTemplate) -> EngineCoreSpec:
     """Return an engine's spec with what no revision counts from `template`."""
-    transport = msgspec.structs.replace(spec.transport, expose=template.transport.expose)
+    given = template.transport
+    transport = msgspec.structs.replace(
+        spec.transport, expose=given.expose, network_policy=given.network_policy
+    )
     return msgspec.structs.replace(spec, transport=transport, restart=template.restart)
 
 
