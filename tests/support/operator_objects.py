@@ -12,6 +12,7 @@ from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
+from enginecore_operator.plan.keys import cluster_holder, core_holder
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
@@ -24,6 +25,7 @@ from enginecore_operator.plan.observed import (
     ObservedPod,
 )
 from enginecore_operator.plan.rendering import Rendering
+from support.key_chest import KeyChest
 
 NAMESPACE = "lab"
 RENDERING = Rendering(
@@ -198,6 +200,8 @@ class CoreStory:
         self.nodes = node()
         self.reading: FactsReading | None = None
         self.warnings: dict[str, str] = {}
+        self.chest = KeyChest()
+        self.allowed: ObservedObject | None = None
 
     def plan(self, seconds: float = 0.0) -> Plan:
         """Make one pass and take over what it does."""
@@ -209,6 +213,10 @@ class CoreStory:
             warnings=self.warnings,
             reading=self.reading,
         )
+        holder = core_holder(view)
+        if holder is not None:
+            keys = self.chest.make(holder, self.allowed, at(seconds))
+            view = msgspec.structs.replace(view, keys=keys)
         plan = plan_core(view, RENDERING, at(seconds))
         assert isinstance(plan.status, EngineCoreStatus)
         self.core = msgspec.structs.replace(self.core, status=plan.status)
@@ -217,6 +225,9 @@ class CoreStory:
                 self.pods = [without_address(pod, action.ref.name) for pod in self.pods]
             elif isinstance(action, Create | Apply) and action.manifest["kind"] == "Service":
                 self.exposure = service_from(action.manifest)
+            elif isinstance(action, Create | Apply) and action.manifest["kind"] == "ConfigMap":
+                meta = msgspec.convert(action.manifest["metadata"], ObjectMeta)
+                self.allowed = ObservedObject(meta, action.manifest)
             elif isinstance(action, Delete) and action.ref.kind == "Service":
                 self.exposure = None
             elif isinstance(action, Create):
@@ -251,8 +262,18 @@ class CoreStory:
         return condition_of(self.status, kind)
 
 
-def plan_for_cluster(view: ClusterView, seconds: float = 0.0) -> Plan:
-    """Make one pass over a cluster."""
+def plan_for_cluster(
+    view: ClusterView,
+    seconds: float = 0.0,
+    *,
+    chest: KeyChest | None = None,
+    allowed: ObservedObject | None = None,
+) -> Plan:
+    """Make one pass over a cluster, with the Secrets of a chest where it needs keys."""
+    holder = cluster_holder(view)
+    if holder is not None:
+        keys = (chest or KeyChest()).make(holder, allowed, at(seconds))
+        view = msgspec.structs.replace(view, keys=keys)
     return plan_cluster(view, RENDERING, at(seconds))
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import zmq
 
-from enginecore_curve.pair import KeyPair as KeyPair
+from enginecore_curve.pair import KeyPair as KeyPair  # noqa: PLC0414 - shown here, too
 from enginecore_wire.public_keys import KEY_CHARACTERS, is_key
 
 _MOST_BYTES: Final = 1 << 10

@@ -140,7 +140,7 @@ def test_keys_change_while_it_runs(
 def test_a_server_finds_a_coordinator_that_has_another_key(
     tmp_path: Path, keys: PodKeys, own: KeyPair, listed: MountedKeys
 ) -> None:
-    """The file lists what the coordinator may have; what nobody answers to is not tried for ever."""
+    """The file lists what the coordinator may have; each is tried until one is answered."""
     file = tmp_path / "coordinator"
     file.write_text(f"{new_key_pair().public} of before\n\n{own.public}\n")
     secret = write_secret(own, tmp_path / "coordinator-secret")

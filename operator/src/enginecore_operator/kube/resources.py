@@ -41,7 +41,11 @@ SERVICES: Final = Resource(
     "Service", "", "v1", "services", selector=f"{labels.APP_MANAGED_BY}={labels.FIELD_MANAGER}"
 )
 """Of a cluster, or of an engine that may belong to none."""
-CONFIG_MAPS: Final = Resource("ConfigMap", "", "v1", "configmaps", selector=_OF_A_CLUSTER)
+CONFIG_MAPS: Final = Resource(
+    "ConfigMap", "", "v1", "configmaps", selector=f"{labels.APP_MANAGED_BY}={labels.FIELD_MANAGER}"
+)
+SECRETS: Final = Resource("Secret", "", "v1", "secrets")
+"""Never listed nor watched: read by name."""
 DEPLOYMENTS: Final = Resource("Deployment", "apps", "v1", "deployments", selector=_OF_A_CLUSTER)
 NODES: Final = Resource("Node", "", "v1", "nodes", namespaced=False)
 LEASES: Final = Resource("Lease", "coordination.k8s.io", "v1", "leases")
@@ -51,4 +55,4 @@ WATCHED: Final = (NODES, CLUSTERS, CORES, PODS, SERVICES, CONFIG_MAPS, DEPLOYMEN
 """In the order they are listed: parents before children, so that a child that is not in a
 later list is gone for sure."""
 
-BY_KIND: Final = {resource.kind: resource for resource in (*WATCHED, LEASES, EVENTS)}
+BY_KIND: Final = {resource.kind: resource for resource in (*WATCHED, SECRETS, LEASES, EVENTS)}

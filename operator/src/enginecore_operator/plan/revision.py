@@ -12,8 +12,8 @@ REVISION_LENGTH = 10
 
 
 def compute_revision(spec: EngineCoreSpec) -> str:
-    """Hash the part of a spec that a change of replaces pods: all but rank, restart and
-    transport.expose.
+    """Hash the part of a spec that a change of replaces pods: all but rank, restart, keys (pods
+    are made by clusterKeys) and transport.expose.
 
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
@@ -26,7 +26,7 @@ def compute_revision(spec: EngineCoreSpec) -> str:
         unset = msgspec.structs.replace(spec.accelerator, count=None)
         spec = msgspec.structs.replace(spec, accelerator=unset)
     for field in fields_of(type(spec)):
-        if field.name not in ("rank", "restart"):
+        if field.name not in ("rank", "restart", "keys"):
             value = _without_defaults(getattr(spec, field.name), field)
             if value is not None:
                 relevant[field.encode_name] = value
