@@ -121,7 +121,7 @@ def test_the_operator_takes_the_settings_it_is_given(helm: Helm) -> None:
     assert settings.coordinator_image == container["image"]
     assert settings.image_pull_policy == "Always"
     assert settings.log_level == "WARNING"
-    assert settings.key_lag_seconds == 120
+    assert settings.key_lag_seconds == 90
     assert settings.lease_name == "enginecore-operator"
 
 

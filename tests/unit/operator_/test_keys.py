@@ -287,6 +287,19 @@ def test_what_is_lost_is_made_again(
         assert {before["smollm-keys-1"]["server"], after["smollm-keys-1"]["server"]} == {*lists}
 
 
+def test_whoever_deletes_all_keys_shuts_all_clients_out() -> None:
+    story = secured()
+    story.chest.secrets.clear()
+    plan = story.plan(1)
+    second = publics(SECOND)
+    assert (allowed(story)["infer"], allowed(story)["admin"]) == (
+        [second["infer"]],
+        [second["admin"]],
+    )
+    assert client_key(story) == second["infer"]
+    assert applied_cores(plan) == ["smollm-1"]
+
+
 def test_further_clients_are_listed_at_once() -> None:
     story = secured()
     key = "k" * 40
