@@ -300,6 +300,23 @@ def test_whoever_deletes_all_keys_shuts_all_clients_out() -> None:
     assert applied_cores(plan) == ["smollm-1"]
 
 
+def test_clients_keep_a_key_whose_secret_was_lost_on_the_way() -> None:
+    """From when they may have it."""
+    story = secured()
+    story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
+    story.plan(0)
+    del story.chest.secrets["smollm-keys-2"]
+    story.plan(1)
+    third = numbered(11).public
+    assert allowed(story)["infer"] == [publics(FIRST)["infer"], third], "nobody had the other"
+    story.plan(LAG + 5)
+    assert client_key(story) == third
+    del story.chest.secrets["smollm-keys-2"]
+    story.plan(LAG + 6)
+    assert (step(story), client_key(story)) == ("Publishing", third)
+    assert third in allowed(story)["infer"]
+
+
 def test_further_clients_are_listed_at_once() -> None:
     story = secured()
     key = "k" * 40

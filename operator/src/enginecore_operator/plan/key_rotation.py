@@ -14,6 +14,9 @@ import msgspec
 from enginecore_operator.api.conditions import parse_timestamp, timestamp
 from enginecore_operator.api.status import KeysStatus
 
+_LOOK: Final = 5.0
+"""Seconds between two times at which an unseen step begins anew."""
+
 
 class KeyStep(StrEnum):
     """What is under way."""
@@ -65,12 +68,12 @@ def advance(
     match state.step:
         case KeyStep.LISTING:
             if not seen.listed:
-                return _begin(state, KeyStep.LISTING, now)
+                return _again(state, now)
             done = _has_lasted(state, pace.lag, now)
             return _begin(state, KeyStep.PUBLISHING, now) if done else state
         case KeyStep.PUBLISHING:
             if not seen.published:
-                return _begin(state, KeyStep.PUBLISHING, now)
+                return _again(state, now)
             done = _has_lasted(state, pace.lag, now)
             return _begin(state, KeyStep.REPLACING, now) if done else state
         case KeyStep.REPLACING:
@@ -114,6 +117,11 @@ def engine_generation(state: KeysStatus) -> int:
     """Return the generation that engines and the coordinator are to have."""
     late = (KeyStep.REPLACING, KeyStep.RETIRING)
     return state.next if state.step in late else state.generation
+
+
+def _again(state: KeysStatus, now: datetime) -> KeysStatus:
+    """Let the time of a step begin anew, but not with every look."""
+    return _begin(state, KeyStep(state.step), now) if _has_lasted(state, _LOOK, now) else state
 
 
 def _begin(state: KeysStatus, step: KeyStep, now: datetime) -> KeysStatus:

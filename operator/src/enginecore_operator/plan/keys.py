@@ -259,6 +259,9 @@ def _list_actions(holder: KeyHolder, view: KeysView) -> tuple[Action, ...]:
 
 def _read_secured(raw: dict[str, Any], kind: type[Any]) -> Any:
     """Return a spec that is sound and asks for CURVE, else None."""
+    transport = raw.get("transport")
+    if isinstance(transport, dict) and transport.get("security", CURVE) != CURVE:
+        return None
     try:
         spec = read_spec(raw, kind)
     except InvalidSpecError:

@@ -19,6 +19,7 @@ from enginecore_operator.plan.key_rotation import (
     Seen,
     advance,
     listed_generations,
+    published_generation,
 )
 from enginecore_operator.plan.keys import (
     ADMIN,
@@ -75,7 +76,9 @@ def plan_secrets(
     events = list(_step_events(before, state))
     generations: dict[int, Mapping[str, KeyPair]] = {}
     for number in listed_generations(state):
-        made = _complete(holder, secrets, number, new_pair, known=state == before)
+        copied = state == before and number == published_generation(state)
+        copies = _published(holder, secrets) if copied else {}
+        made = _complete(holder, secrets, number, new_pair, copies, known=state == before)
         generations[number] = made.pairs
         actions += made.actions
         events += made.events
@@ -110,12 +113,13 @@ def _complete(
     secrets: Secrets,
     generation: int,
     new_pair: Callable[[], KeyPair],
+    copies: Mapping[str, KeyPair],
     *,
     known: bool,
 ) -> _Made:
     """See to it that a generation has all its keys; those it has stay.
 
-    Where it had them before (`known`) and clients still have theirs, these are taken back.
+    What it had before (`known`) and lost is taken from the copies that clients have, if they do.
     """
     name = names.keys_secret_name(holder.meta.name, generation)
     there = secrets.get(name)
@@ -125,17 +129,15 @@ def _complete(
     missing = [party for party in PARTIES if party not in pairs]
     if not missing:
         return _Made(pairs)
-    settled = known and holder.state is not None and holder.state.step == KeyStep.SETTLED
-    left = _published(holder, secrets) if settled else {}
-    fresh = {party: left.get(party) or new_pair() for party in missing}
+    fresh = {party: copies.get(party) or new_pair() for party in missing}
     data = {party: pair.secret for party, pair in fresh.items()}
-    text = f"Made the keys of generation {generation} in Secret {name}"
-    event = Event(Reason.KEYS_MADE, text)
-    if settled:
-        lost = f"Secret {name} had lost keys of {', '.join(missing)}: made new ones where no copy "
-        event = Event(Reason.KEYS_MADE, lost + "was left; engines are replaced", "Warning")
-    action = _write(holder, name, there, data)
-    return _Made({**pairs, **fresh}, (action,), (event,))
+    event = Event(Reason.KEYS_MADE, f"Made the keys of generation {generation} in Secret {name}")
+    if known:
+        text = f"Secret {name} had lost keys of {', '.join(missing)}"
+        new = [party for party in missing if party not in copies]
+        text += f": made new ones of {', '.join(new)}" if new else ": they are back from copies"
+        event = Event(Reason.KEYS_MADE, text, "Warning")
+    return _Made({**pairs, **fresh}, (_write(holder, name, there, data),), (event,))
 
 
 def _published(holder: KeyHolder, secrets: Secrets) -> dict[str, KeyPair]:
