@@ -3,9 +3,9 @@
 usage: python examples/demo/client.py --cluster smollm2 [--prompt TEXT]...
 
 Needs kubectl with access to the cluster (KUBECONFIG) and to its Secret for clients, a way to the
-pods' addresses, and the model's checkpoint for its tokenizer. The client follows the EngineCluster's
-status: an engine whose pod is replaced is used again under its new address, and not waited for at
-the start.
+pods' addresses, and the model's checkpoint for its tokenizer. The client follows the
+EngineCluster's status: an engine whose pod is replaced is used again under its new address, and not
+waited for at the start.
 """
 
 import argparse
