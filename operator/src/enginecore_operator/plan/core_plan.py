@@ -20,7 +20,7 @@ from enginecore_operator.plan.actions import Action, Create, Delete, Event, Obje
 from enginecore_operator.plan.exposure import exposure_actions, exposure_events
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
 from enginecore_operator.plan.key_rotation import engine_generation
-from enginecore_operator.plan.keys import Keyring, build_keyring, core_holder
+from enginecore_operator.plan.keys import Keyring, build_keyring, core_holder, is_secured
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import next_look
 from enginecore_operator.plan.pods import build_pod
@@ -68,6 +68,8 @@ def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
     except InvalidSpecError as error:
         return refuse_core(view, Reason.INVALID_SPEC, str(error), now)
     holder = core_holder(view)
+    if holder is None and is_secured(spec) and spec.cluster_keys is None:
+        return _keep_or_refuse(view, spec, Reason.POD_PENDING, "its cluster has no keys yet", now)
     if holder is None:
         return _decide(_look(view, spec, now), rendering, now)
     ring = build_keyring(holder, view.keys)
@@ -99,13 +101,21 @@ def _without_keys(view: CoreView, spec: EngineCoreSpec, ring: Keyring, now: date
             public_key=view.core.status.server_key,
             allowed_config_map=names.allowed_keys_name(name),
         )
-        situation = _look(view, msgspec.structs.replace(spec, cluster_keys=had), now)
-        if situation.state is PodState.SOUND:
-            return _keep(situation, now)
-    if not ring.taken:
-        return refuse_core(view, Reason.POD_PENDING, "its keys are being made", now)
-    message = f"not this engine's: {', '.join(ring.taken)}; delete them or rename the engine"
-    return refuse_core(view, Reason.NAME_TAKEN, message, now)
+        spec = msgspec.structs.replace(spec, cluster_keys=had)
+    reason, message = Reason.POD_PENDING, "its keys are being made"
+    if ring.taken:
+        reason = Reason.NAME_TAKEN
+        message = f"not this engine's: {', '.join(ring.taken)}; delete them or rename the engine"
+    return _keep_or_refuse(view, spec, reason, message, now)
+
+
+def _keep_or_refuse(
+    view: CoreView, spec: EngineCoreSpec, reason: Reason, message: str, now: datetime
+) -> Plan:
+    situation = _look(view, spec, now)
+    if situation.state is PodState.SOUND:
+        return _keep(situation, now)
+    return refuse_core(view, reason, message, now)
 
 
 def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:

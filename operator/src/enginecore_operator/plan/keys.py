@@ -12,7 +12,13 @@ import msgspec
 from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
 from enginecore_operator.api.status import KeysStatus
-from enginecore_operator.api.v1alpha1 import ClusterKeys, EngineClusterSpec, EngineCoreSpec, Keys
+from enginecore_operator.api.v1alpha1 import (
+    ClusterKeys,
+    EngineClusterSpec,
+    EngineCoreSpec,
+    EngineTemplate,
+    Keys,
+)
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import names
 from enginecore_operator.plan.actions import Action, Apply, Create
@@ -103,7 +109,10 @@ def cluster_holder(view: ClusterView) -> KeyHolder | None:
 def core_holder(view: CoreView) -> KeyHolder | None:
     """Return what bears on the keys of an engine; None where it needs none, or its cluster's."""
     core = view.core
-    if core.spec.get("clusterKeys") is not None or core.metadata.deletion_timestamp is not None:
+    of_others = core.spec.get("clusterKeys") is not None
+    if of_others or core.metadata.controller_name(labels.CLUSTER_KIND):
+        return None
+    if core.metadata.deletion_timestamp is not None:
         return None
     spec = _read_secured(core.spec, EngineCoreSpec)
     if spec is None:
@@ -117,6 +126,11 @@ def core_holder(view: CoreView) -> KeyHolder | None:
         in_use=frozenset(key for key in found if key),
         drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
     )
+
+
+def is_secured(spec: EngineTemplate) -> bool:
+    """Tell whether engines speak CURVE."""
+    return spec.transport.security == CURVE
 
 
 def build_keyring(holder: KeyHolder, view: KeysView | None) -> Keyring:
@@ -266,4 +280,4 @@ def _read_secured(raw: dict[str, Any], kind: type[Any]) -> Any:
         spec = read_spec(raw, kind)
     except InvalidSpecError:
         return None
-    return spec if spec.transport.security == CURVE else None
+    return spec if is_secured(spec) else None

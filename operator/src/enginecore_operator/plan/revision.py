@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate, Transport
 
 REVISION_LENGTH = 10
 
@@ -18,8 +18,9 @@ def compute_revision(spec: EngineCoreSpec) -> str:
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
-    # A Service is put before the pod, or taken away.
-    inside = msgspec.structs.replace(spec.transport, expose="None")
+    # A Service is put before the pod, or taken away. CURVE is in the keys, and counts by them:
+    # so pods from before there was any are as they are to be without it.
+    inside = msgspec.structs.replace(spec.transport, expose="None", security=Transport().security)
     spec = msgspec.structs.replace(spec, transport=inside)
     if spec.accelerator.count == spec.parallelism.devices:
         # As if it were left out: API servers once wrote the default into every object.
