@@ -215,6 +215,33 @@ def test_an_engine_of_its_own(kubectl: Kubectl, runner: OperatorRunner) -> None:
     assert "bug" not in operator.get("/metrics")
 
 
+def test_curve_is_taken_up_and_given_up_engine_by_engine(
+    kubectl: Kubectl, runner: OperatorRunner
+) -> None:
+    operator = runner.start()
+    plain = {"transport": {"security": "None"}}
+    kubectl.apply(engine_cluster(replicas=2, **plain))
+
+    def settled(epoch: int) -> bool:
+        cores = kubectl.find_all("enginecores")
+        status = kubectl.get("enginecluster", "smollm").get("status", {})
+        epochs = [core.get("status", {}).get("epoch") for core in cores]
+        done = kubectl.condition("enginecluster", "smollm", "Progressing") == ("False", "Settled")
+        return epochs == [epoch] * 2 and status.get("readyReplicas") == 2 and done
+
+    eventually(lambda: settled(1), "without CURVE", WAIT)
+    assert "server_key" not in addresses(kubectl)
+    assert not secrets(kubectl)
+    for epoch, security in ((2, "Curve"), (3, "None")):
+        transport = {"spec": {"transport": {"security": security}}}
+        kubectl.patch("enginecluster", "smollm", transport)
+        eventually(lambda epoch=epoch: settled(epoch), f"with {security}", WAIT)
+        assert ("server_key" in addresses(kubectl)) == (security == "Curve")
+        updated = kubectl.events("Updated")
+        assert len(updated) == 2 * (epoch - 1), "one after another"
+    assert "bug" not in operator.get("/metrics")
+
+
 PROBE = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "probe"}}
 
 

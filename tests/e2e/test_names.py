@@ -30,10 +30,14 @@ pytestmark = [
 
 START_SECONDS = 90.0
 ASK_EVERY_ENGINE = """
-import json, sys
+import json, os, sys
 from enginecore_client import SamplingParams, SyncMPClient
 from enginecore_wire.requests import OutputKind
 addresses = json.loads(sys.argv[1])
+if sys.argv[2:]:
+    os.environ["ENGINECORE_CLIENT_KEY_FILE"] = "/tmp/client-key"
+    with open("/tmp/client-key", "w") as file:
+        file.write(sys.argv[2])
 params = SamplingParams(max_tokens=4, ignore_eos=True, output_kind=OutputKind.DELTA)
 with SyncMPClient(client_addresses=addresses, ready_timeout=30) as client:
     for rank, _ in enumerate(addresses["input_address"]):
@@ -42,21 +46,23 @@ with SyncMPClient(client_addresses=addresses, ready_timeout=30) as client:
 """
 
 
-def ask_from(space: Space, pod: str, addresses: dict[str, Any]) -> list[str]:
-    """Send a request to each engine from inside a pod; return how many tokens came."""
+def ask_from(space: Space, pod: str, addresses: dict[str, Any], *key: str) -> list[str]:
+    """Send a request to each engine from inside a pod, with a secret key if there is one; return
+    how many tokens came."""
     done = space.kubectl.run(
-        "exec", pod, "--", "python", "-c", ASK_EVERY_ENGINE, json.dumps(addresses)
+        "exec", pod, "--", "python", "-c", ASK_EVERY_ENGINE, json.dumps(addresses), *key
     )
     return done.split()
 
 
-def test_clients_in_the_cluster_find_engines_by_name(lab: Engines) -> None:
+def test_clients_in_the_cluster_find_engines_by_name(lab: Engines, tmp_path: Path) -> None:
     """By the addresses the operator publishes for static settings."""
     lab.wait_ready(2)
     data = lab.space.kubectl.get("configmap", f"{lab.name}-client-addresses")["data"]
     addresses = json.loads(data["client_addresses_dns.json"])
     assert all(".svc:" in address for address in addresses["input_address"])
-    assert ask_from(lab.space, lab.pod(1)["metadata"]["name"], addresses) == ["4", "4"]
+    key = Path(lab.key_options(tmp_path)["client_key"]).read_text()
+    assert ask_from(lab.space, lab.pod(1)["metadata"]["name"], addresses, key) == ["4", "4"]
 
 
 def pod(name: str, image: str, command: list[str], **spec: Any) -> dict[str, Any]:

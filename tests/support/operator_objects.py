@@ -43,13 +43,17 @@ def at(seconds: float) -> datetime:
 
 
 def core_spec(**changes: Any) -> dict[str, Any]:
-    """Return the spec of an EngineCore."""
-    return {"model": {"name": "tiny"}, "rank": 0, **changes}
+    """Return the spec of an EngineCore; without CURVE, unless the change says so."""
+    return _plain({"model": {"name": "tiny"}, "rank": 0, **changes})
 
 
 def cluster_spec(**changes: Any) -> dict[str, Any]:
-    """Return the spec of an EngineCluster."""
-    return {"model": {"name": "tiny"}, "replicas": 2, **changes}
+    """Return the spec of an EngineCluster; without CURVE, unless the change says so."""
+    return _plain({"model": {"name": "tiny"}, "replicas": 2, **changes})
+
+
+def _plain(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "transport": {"security": "None", **spec.get("transport", {})}}
 
 
 def read_core_spec(**changes: Any) -> EngineCoreSpec:

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from enginecore_operator.api import labels
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec
+from enginecore_operator.api.validate import read_spec
 from enginecore_operator.kube.secrets import hide, read_secret
 from enginecore_operator.plan.actions import Apply, Plan
-from enginecore_operator.plan.observed import ObjectMeta, ObservedObject
+from enginecore_operator.plan.keys import cluster_holder, core_holder
+from enginecore_operator.plan.observed import ClusterView, CoreView, ObjectMeta, ObservedObject
 from support.cluster_story import ClusterStory, settled
 from support.key_chest import LAG, SECURED, numbered
 from support.operator_objects import (
@@ -16,6 +19,8 @@ from support.operator_objects import (
     CoreStory,
     actions_of,
     created,
+    observed_cluster,
+    observed_core,
     running,
     told,
 )
@@ -86,6 +91,13 @@ def test_a_cluster_gets_its_keys_once() -> None:
     plan = story.plan(1000)
     assert (plan.stages, plan.events, plan.requeue_after) == ((), (), None)
     assert story.chest.secrets == before
+
+
+def test_curve_is_what_a_spec_means_that_does_not_say() -> None:
+    spec = {"model": {"name": "tiny"}}
+    assert read_spec(spec, EngineClusterSpec).transport.security == "Curve"
+    assert cluster_holder(ClusterView(cluster=observed_cluster(spec))) is not None
+    assert core_holder(CoreView(core=observed_core(spec))) is not None
 
 
 def test_no_keys_without_curve() -> None:
@@ -394,6 +406,22 @@ def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
     story.plan(2)
     assert story.condition("Ready") == ("True", "PodReady")
     assert len(story.pods) == 1
+
+
+@pytest.mark.parametrize("pod", [True, False])
+def test_an_engine_of_an_earlier_release_waits_for_its_cluster_s_keys(pod: bool) -> None:
+    """CURVE became the default; its turn in the rollout has not come."""
+    story = CoreStory()
+    story.core = observed_core(story.core.spec, cluster="smollm")
+    if pod:
+        story.plan()
+        story.pod = running(story.pod)
+        story.plan(1)
+    spec = {**story.core.spec, **SECURED}
+    story.core = msgspec.structs.replace(story.core, spec=spec)
+    plan = story.plan(2)
+    assert (plan.stages, story.chest.secrets) == ((), {})
+    assert story.condition("Ready") == (("True", "PodReady") if pod else ("False", "PodPending"))
 
 
 def test_what_reads_as_a_key_of_a_secret() -> None:

@@ -298,7 +298,7 @@ class Transport(Spec, frozen=True):
             description="Curve: everything is encrypted, and only holders of listed keys get in; "
             "the operator makes the keys. None: whoever reaches the ports can use the engine."
         ),
-    ] = "None"
+    ] = "Curve"
     expose: Annotated[
         Literal["None", "NodePort", "LoadBalancer"],
         Meta(
