@@ -185,6 +185,10 @@ Up after {steps.elapsed()}, and it stays up. To use it:
    kubectl scale enginecluster {CLUSTER} --replicas=3
    kubectl delete pod {CLUSTER}-0-1        # the operator replaces it; clients that follow go on
    {client} --prompt "Tell me a story."
+To connect an application (docs/client.md): a pod mounts secret/{CLUSTER}-client; here, this is it:
+   kubectl get secret {CLUSTER}-client -o jsonpath='{{.data.secret-key}}' | base64 -d > client-key
+   export ENGINECORE_CLIENT_KEY_FILE=$PWD/client-key
+To end it:
    make demo-down                          # removes everything""")
 
 

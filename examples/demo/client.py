@@ -2,13 +2,15 @@
 
 usage: python examples/demo/client.py --cluster smollm2 [--prompt TEXT]...
 
-Needs kubectl with access to the cluster (KUBECONFIG), a way to the pods' addresses, and the
-model's checkpoint for its tokenizer. The client follows the EngineCluster's status: an engine whose
-pod is replaced is used again under its new address, and not waited for at the start.
+Needs kubectl with access to the cluster (KUBECONFIG) and to its Secret for clients, a way to the
+pods' addresses, and the model's checkpoint for its tokenizer. The client follows the
+EngineCluster's status: an engine whose pod is replaced is used again under its new address, and not
+waited for at the start.
 """
 
 import argparse
 import asyncio
+import base64
 import json
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -96,19 +99,41 @@ def read_status(cluster: str, namespace: str) -> dict[str, Any]:
     Raises:
         SystemExit: kubectl cannot read it, or it has no addresses yet.
     """
-    command = ["kubectl", "get", "enginecluster", cluster, "--namespace", namespace]
+    text = kubectl_get("enginecluster", cluster, namespace, "{.status}")
+    status: dict[str, Any] = json.loads(text or "{}")
+    if not status.get("readyReplicas"):
+        sys.exit(f"enginecluster {cluster} has no Ready engine yet: wait until it is Available")
+    return status
+
+
+def write_client_key(cluster: str, namespace: str, directory: Path) -> Path:
+    """Put the clients' secret key into a file, as a pod that mounts the Secret has it.
+
+    Raises:
+        SystemExit: kubectl cannot read it.
+    """
+    encoded = kubectl_get("secret", f"{cluster}-client", namespace, r"{.data.secret-key}")
+    file = directory / "secret-key"
+    file.write_bytes(base64.b64decode(encoded))
+    return file
+
+
+def kubectl_get(kind: str, name: str, namespace: str, path: str) -> str:
+    """Return a part of an object.
+
+    Raises:
+        SystemExit: kubectl cannot read it.
+    """
+    command = ["kubectl", "get", kind, name, "--namespace", namespace]
     done = subprocess.run(
-        [*command, "--output", "jsonpath={.status}"],
+        [*command, "--output", f"jsonpath={path}"],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
         sys.exit(refusal(command, done.stderr))
-    status: dict[str, Any] = json.loads(done.stdout or "{}")
-    if not status.get("readyReplicas"):
-        sys.exit(f"enginecluster {cluster} has no Ready engine yet: wait until it is Available")
-    return status
+    return done.stdout
 
 
 def refusal(command: Sequence[str], error: str) -> str:
@@ -132,12 +157,17 @@ async def ask(client: AsyncMPClient, tokenizer: Tokenizer, answer: Answer, start
 
 
 async def chat(
-    source: ClusterSource, engines: int, tokenizer: Tokenizer, prompts: Sequence[str]
+    source: ClusterSource,
+    key: Path | None,
+    engines: int,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
 ) -> list[Answer]:
     """Ask everything at once, print answers as they come, then the client's metrics.
 
     Args:
         source: where the engines' addresses are followed.
+        key: file with the client's secret key; None where the engines speak without CURVE.
         engines: how many are Ready now; others, such as one being replaced, are not waited for.
     """
     registry = CollectorRegistry()
@@ -145,6 +175,7 @@ async def chat(
     try:
         async with AsyncMPClient(
             client_addresses=source,
+            client_key=key,
             client_name="demo",
             registry=registry,
             ready_timeout=READY_SECONDS,
@@ -221,11 +252,16 @@ def main() -> int:
     tokenizer = Tokenizer.load(options.checkpoint)
     prompts = options.prompt or PROMPTS
     source = ClusterSource(options.cluster, options.namespace)
-    try:
-        answers = asyncio.run(chat(source, status["readyReplicas"], tokenizer, prompts))
-    except EngineCoreError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+    with TemporaryDirectory() as directory:
+        key = None
+        if status["clientAddresses"].get("server_key"):
+            key = write_client_key(options.cluster, options.namespace, Path(directory))
+            print(f"   encrypted (CURVE), with the key in secret/{options.cluster}-client")
+        try:
+            answers = asyncio.run(chat(source, key, status["readyReplicas"], tokenizer, prompts))
+        except EngineCoreError as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            return 1
     if not options.prompt and "Paris" not in answers[0].text:
         sys.stderr.write(f"{answers[0].prompt} {answers[0].text!r} does not say Paris\n")
         return 1

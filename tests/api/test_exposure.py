@@ -61,13 +61,14 @@ def test_by_a_node_s_port_and_back(kubectl: Kubectl, runner: OperatorRunner, own
     kubectl.patch("node", own_node, {"status": {"addresses": addresses}}, subresource="status")
     wait_exposed(kubectl, "AddressKnown")
     ports = {p["name"]: p["nodePort"] for p in kubectl.get("service", SERVICE)["spec"]["ports"]}
+    inside = kubectl.get("enginecluster", "smollm")["status"]["clientAddresses"]
     expected = {
         "input_address": [f"tcp://{NODE_IP}:{ports['input']}"],
         "output_address": [f"tcp://{NODE_IP}:{ports['output']}"],
         "stats_update_address": "",
+        "server_key": inside["server_key"],
     }
     eventually(lambda: cluster_addresses(kubectl) == expected, "the cluster shows it", WAIT)
-    inside = kubectl.get("enginecluster", "smollm")["status"]["clientAddresses"]
     assert inside["input_address"][0].endswith(":5557")
 
     expose(kubectl, "None")

@@ -133,6 +133,8 @@ def kubelet_config(run: RunDirectory, plan: NetworkPlan, ports: NodePorts) -> st
             "maxPods": _MAX_PODS,
             # Changes only are sent, so looking often costs the API server nothing.
             "nodeStatusUpdateFrequency": "2s",
+            # A changed ConfigMap or Secret is in its pods' files in seconds, not after up to 90.
+            "syncFrequency": "5s",
             # A volume over its limit is found in seconds, not after up to a minute.
             "volumeStatsAggPeriod": "5s",
             "serializeImagePulls": False,

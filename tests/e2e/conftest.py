@@ -165,16 +165,20 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def make_face(
-    make_source: Callable[[Engines], Any], threads: ThreadPoolExecutor
+    make_source: Callable[[Engines], Any], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> Iterator[Callable[..., Face]]:
     """Return a function that connects a client of a kind to an EngineCluster, or to addresses.
 
-    Clients are closed before threads are waited for: whatever still waits for an answer fails.
+    To an EngineCluster it goes with the key of its clients, unless it is given another. Clients are
+    closed before threads are waited for: whatever still waits for an answer fails.
     """
     faces: list[Face] = []
 
     def make(kind: str, addresses: Any, **options: Any) -> Face:
-        source = make_source(addresses) if isinstance(addresses, Engines) else addresses
+        source = addresses
+        if isinstance(addresses, Engines):
+            source = make_source(addresses)
+            options = addresses.key_options(tmp_path) | options
         faces.append(FACES[kind](source, **options))
         return faces[-1]
 

@@ -5,6 +5,7 @@ import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ def test_a_client_outside_streams_by_the_node_s_port(
     make_face: Callable[..., Face],
     outside: Callable[[Engines], ClusterSource],
     threads: ThreadPoolExecutor,
+    tmp_path: Path,
 ) -> None:
     engines = Engines(space, "open")
     engines.apply(replicas=1, **tiny_spec, transport={"expose": "NodePort"})
@@ -78,7 +80,7 @@ def test_a_client_outside_streams_by_the_node_s_port(
     assert addresses is not None
     assert hosts_of(addresses) == {node}
     assert hosts_of(engines.status()["clientAddresses"]) == {engines.pod(0)["status"]["podIP"]}
-    face = make_face(kind, outside(engines))
+    face = make_face(kind, outside(engines), **engines.key_options(tmp_path))
     length = min(tokens_for(face, 0, DRAIN_SECONDS), STREAM_TOKENS)
 
     # A pod that drains keeps the connections it has; new ones lead to its replacement.

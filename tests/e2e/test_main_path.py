@@ -61,7 +61,7 @@ def test_chat_over_both_engines(
     threads: ThreadPoolExecutor,
     tmp_path: Path,
 ) -> None:
-    face = make_face(kind, addresses(smollm, tmp_path))
+    face = make_face(kind, addresses(smollm, tmp_path), **smollm.key_options(tmp_path))
 
     def ask(number: int) -> tuple[str, FinishReason | None, int]:
         question = QUESTIONS[number // 2]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_every_kind_of_pod_is_found_once_and_scraped(
 
 
 async def test_the_dashboard_shows_the_pods_under_load(
-    prometheus: Prometheus, smollm: Engines
+    prometheus: Prometheus, smollm: Engines, tmp_path: Path
 ) -> None:
     params = SamplingParams(temperature=0.8, max_tokens=24, ignore_eos=True)
 
@@ -73,7 +74,8 @@ async def test_the_dashboard_shows_the_pods_under_load(
             async for _ in client.generate([504, 260, 3575], params, data_parallel_rank=rank):
                 pass
 
-    async with AsyncMPClient(smollm.status()["clientAddresses"]) as client:
+    own_key = smollm.key_options(tmp_path)
+    async with AsyncMPClient(smollm.status()["clientAddresses"], **own_key) as client:
         tasks = [asyncio.create_task(keep_asking(client, rank)) for rank in RANKS * 4]
         try:
             await wait_for_all_queries(prometheus)

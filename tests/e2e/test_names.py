@@ -33,16 +33,17 @@ START_SECONDS = 90.0
 
 
 def test_clients_in_the_cluster_find_engines_by_name(
-    lab: Engines, installation: Installation
+    lab: Engines, installation: Installation, tmp_path: Path
 ) -> None:
     """By the addresses the operator publishes for static settings."""
     lab.wait_ready(2)
     data = lab.space.kubectl.get("configmap", f"{lab.name}-client-addresses")["data"]
     addresses = json.loads(data["client_addresses_dns.json"])
     assert all(".svc:" in address for address in addresses["input_address"])
+    key = Path(lab.key_options(tmp_path)["client_key"]).read_text()
     client = ClientPod(lab.space, "client")
     client.start(installation.engine_image, lab.name)
-    assert client.ask(addresses) == [4, 4]
+    assert client.ask(addresses, key) == [4, 4]
 
 
 def pod(name: str, image: str, command: list[str], **spec: Any) -> dict[str, Any]:

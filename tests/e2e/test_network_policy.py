@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,7 +76,11 @@ def reports(coordinator: str) -> bool:
 
 
 def test_only_labelled_clients_reach_an_engine(
-    space: Space, elsewhere: Space, installation: Installation, tiny_spec: dict[str, Any]
+    space: Space,
+    elsewhere: Space,
+    installation: Installation,
+    tiny_spec: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     engines = Engines(space, "closed")
     engines.apply(replicas=1, **tiny_spec)
@@ -86,9 +91,10 @@ def test_only_labelled_clients_reach_an_engine(
     guest.start(installation.engine_image, engines.name)
     status = engines.wait_ready(1)
     places = ports_of(engines)
+    key = Path(engines.key_options(tmp_path)["client_key"]).read_text()
 
     expect(friend, places, "input", "output", "publish")
-    assert friend.ask(status["clientAddresses"]) == [4]
+    assert friend.ask(status["clientAddresses"], key) == [4]
     expect(stranger, places)
     expect(guest, places)
     expect(operator_pod(installation), places, "http")
@@ -98,7 +104,7 @@ def test_only_labelled_clients_reach_an_engine(
     # Who is let in is a matter of labels: of pods here, and of other namespaces as a whole.
     elsewhere.kubectl.run("label", "namespace", elsewhere.name, f"{client_label(space.name)}=true")
     expect(guest, places, "input", "output", "publish")
-    assert guest.ask(status["clientAddresses"]) == [4]
+    assert guest.ask(status["clientAddresses"], key) == [4]
     stranger.label("enginecore.dev/scraper=true")
     expect(stranger, places, "http", "coordinator's http")
     elsewhere.kubectl.run(
@@ -112,7 +118,7 @@ def test_only_labelled_clients_reach_an_engine(
     stranger.label("enginecore.dev/scraper-")
     engines.apply(replicas=1, **tiny_spec, transport={"networkPolicy": "None"})
     expect(stranger, places, *places)
-    assert stranger.ask(status["clientAddresses"]) == [4]
+    assert stranger.ask(status["clientAddresses"], key) == [4]
     assert engines.epoch(0) == 1, "no pod was replaced for any of this"
     assert is_well(engines)
 

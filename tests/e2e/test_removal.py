@@ -24,7 +24,7 @@ def test_deleted_cluster_leaves_nothing(space: Space, tiny_spec: dict[str, Any])
     engines.apply(replicas=1, **tiny_spec)
     engines.wait_ready(1)
     made = {name.partition("/")[0] for name in set(space.everything()) - before}
-    wanted = {"Pod", "Service", "ConfigMap", "Deployment", "EngineCore", "EngineCluster"}
+    wanted = {"Pod", "Service", "ConfigMap", "Deployment", "Secret", "EngineCore", "EngineCluster"}
     assert wanted <= made
     space.kubectl.run("delete", "enginecluster", "brief", "--timeout=150s")
     eventually(lambda: set(space.everything()) == before, "nothing is left", 60, 1)

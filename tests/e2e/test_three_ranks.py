@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,14 +73,17 @@ def test_the_coordinators_publish_reaches_a_client(
     make_face: Callable[..., Face],
     registry: CollectorRegistry,
     threads: ThreadPoolExecutor,
+    tmp_path: Path,
 ) -> None:
     """A peer that tells no load of its own stands for the engine: the coordinator's is shown."""
-    address = trio.wait_ready(len(RANKS))["clientAddresses"]["stats_update_address"]
+    found = trio.wait_ready(len(RANKS))["clientAddresses"]
+    stats = {key: found[key] for key in ("stats_update_address", "stats_server_key")}
     face = make_face("async", trio)
     for rank in RANKS:
         eventually(lambda rank=rank: serves(face, rank), f"rank {rank} serves", 20, 0.1)
     with ProtocolPeer(VICTIM) as peer:
-        make_face("sync", peer.addresses | {"stats_update_address": address}, registry=registry)
+        own_key = trio.key_options(tmp_path)
+        make_face("sync", peer.addresses | stats, registry=registry, **own_key)
 
         def shown(name: str) -> float:
             return value(registry, f"vllm:{name}", VICTIM)

@@ -20,10 +20,14 @@ for place in sys.argv[1:]:
 print(json.dumps(reached))
 """
 ASK_EVERY_ENGINE = """
-import json, sys
+import json, os, sys
 from enginecore_client import SamplingParams, SyncMPClient
 from enginecore_wire.requests import OutputKind
 addresses = json.loads(sys.argv[1])
+if sys.argv[2]:
+    os.environ["ENGINECORE_CLIENT_KEY_FILE"] = "/tmp/client-key"
+    with open("/tmp/client-key", "w") as file:
+        file.write(sys.argv[2])
 params = SamplingParams(max_tokens=4, ignore_eos=True, output_kind=OutputKind.DELTA)
 with SyncMPClient(client_addresses=addresses, ready_timeout=30) as client:
     for rank, _ in enumerate(addresses["input_address"]):
@@ -73,9 +77,10 @@ class ClientPod:
         found: list[str] = json.loads(self._python(CONNECT, *places))
         return found
 
-    def ask(self, addresses: dict[str, Any]) -> list[int]:
-        """Send a request to each engine; return how many tokens came."""
-        done = self._python(ASK_EVERY_ENGINE, json.dumps(addresses))
+    def ask(self, addresses: dict[str, Any], key: str = "") -> list[int]:
+        """Send a request to each engine, with a secret key if there is one; return how many tokens
+        came."""
+        done = self._python(ASK_EVERY_ENGINE, json.dumps(addresses), key)
         return [int(count) for count in done.split()]
 
     def _python(self, code: str, *arguments: str) -> str:

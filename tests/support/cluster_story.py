@@ -8,6 +8,7 @@ from enginecore_operator.api.conditions import Condition
 from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
 from enginecore_operator.plan.actions import Apply, Create, Delete, Plan
 from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
+from support.key_chest import KeyChest
 from support.operator_objects import cluster_spec, condition_of, observed_cluster, plan_for_cluster
 
 
@@ -23,8 +24,9 @@ class ClusterStory:
             "Deployment": {},
             "ConfigMap": {},
         }
+        self.chest = KeyChest()
 
-    def plan(self) -> Plan:
+    def plan(self, seconds: float = 0.0) -> Plan:
         view = ClusterView(
             cluster=self.cluster,
             cores=list(self.cores.values()),
@@ -33,7 +35,8 @@ class ClusterStory:
             deployments=self.objects["Deployment"],
             config_maps=self.objects["ConfigMap"],
         )
-        plan = plan_for_cluster(view)
+        allowed = self.objects["ConfigMap"].get("smollm-allowed-keys")
+        plan = plan_for_cluster(view, seconds, chest=self.chest, allowed=allowed)
         assert isinstance(plan.status, EngineClusterStatus)
         self.cluster = msgspec.structs.replace(self.cluster, status=plan.status)
         for action in (action for stage in plan.stages for action in stage):
@@ -70,6 +73,7 @@ class ClusterStory:
                 observed_generation=core.metadata.generation,
                 input_address=f"tcp://10.0.0.{rank}:5557",
                 output_address=f"tcp://10.0.0.{rank}:5558",
+                server_key=core.spec.get("clusterKeys", {}).get("publicKey", ""),
                 conditions=[Condition("Ready", "True", "PodReady")],
             )
             self.cores[name] = msgspec.structs.replace(core, status=status)

@@ -18,6 +18,8 @@ RELEASE = "enginecore"
 SELECTOR = "app.kubernetes.io/name=enginecore,app.kubernetes.io/component=operator"
 TORCH_IMAGE_ENV = "ENGINECORE_OPERATOR_TORCH_IMAGE"
 ROLLOUT_SECONDS = 90.0
+KEY_LAG_SECONDS = 15
+"""The kubelet of these tests looks at files in pods every 5 to 7.5 s."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def installed(cluster: ClusterHandle, locations: Locations) -> Iterator[Installa
     helm.run(
         *("install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace"),
         *("--wait", "--timeout=3m", *_image_values(images)),
+        f"--set=operator.keyLagSeconds={KEY_LAG_SECONDS}",
     )
     try:
         found = find_installation(cluster)

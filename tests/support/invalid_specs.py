@@ -13,6 +13,7 @@ class Refused(NamedTuple):
 
 CUSTOM = {"type": "custom", "image": "mine:1", "command": ["run"]}
 VLLM = {"type": "vllm"}
+CURVE = {"transport": {"security": "Curve"}}
 
 
 def _template(**spec: Any) -> dict[str, Any]:
@@ -38,6 +39,13 @@ REFUSED = [
         "http port equals a default", {"transport": {"httpPort": 5557}}, "spec.transport.httpPort"
     ),
     Refused("unknown Service", {"transport": {"expose": "Ingress"}}, "spec.transport.expose"),
+    Refused("unknown security", {"transport": {"security": "Tls"}}, "spec.transport.security"),
+    Refused("no generation of keys", CURVE | {"keys": {"generation": 0}}, "spec.keys.generation"),
+    Refused("a short key", CURVE | {"keys": {"infer": ["k" * 39]}}, "spec.keys.infer[0]"),
+    Refused("a key with a space", CURVE | {"keys": {"admin": ["k" * 39 + " "]}},
+            "spec.keys.admin[0]"),
+    Refused("keys without CURVE", {"transport": {"security": "None"}, "keys": {
+        "infer": ["k" * 40]}}, "spec.keys"),
     Refused(
         "unknown policy",
         {"transport": {"networkPolicy": "All"}},

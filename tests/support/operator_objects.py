@@ -12,6 +12,7 @@ from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, Patch, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster
 from enginecore_operator.plan.core_plan import plan_core
+from enginecore_operator.plan.keys import cluster_holder, core_holder
 from enginecore_operator.plan.network_policy import build_core_policy
 from enginecore_operator.plan.observed import (
     ClusterView,
@@ -25,6 +26,7 @@ from enginecore_operator.plan.observed import (
     ObservedPod,
 )
 from enginecore_operator.plan.rendering import Rendering
+from support.key_chest import KeyChest
 
 NAMESPACE = "lab"
 RENDERING = Rendering(
@@ -43,13 +45,17 @@ def at(seconds: float) -> datetime:
 
 
 def core_spec(**changes: Any) -> dict[str, Any]:
-    """Return the spec of an EngineCore."""
-    return {"model": {"name": "tiny"}, "rank": 0, **changes}
+    """Return the spec of an EngineCore; without CURVE, unless the change says so."""
+    return _plain({"model": {"name": "tiny"}, "rank": 0, **changes})
 
 
 def cluster_spec(**changes: Any) -> dict[str, Any]:
-    """Return the spec of an EngineCluster."""
-    return {"model": {"name": "tiny"}, "replicas": 2, **changes}
+    """Return the spec of an EngineCluster; without CURVE, unless the change says so."""
+    return _plain({"model": {"name": "tiny"}, "replicas": 2, **changes})
+
+
+def _plain(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "transport": {"security": "None", **spec.get("transport", {})}}
 
 
 def read_core_spec(**changes: Any) -> EngineCoreSpec:
@@ -214,6 +220,8 @@ class CoreStory:
         self.nodes = node()
         self.reading: FactsReading | None = None
         self.warnings: dict[str, str] = {}
+        self.chest = KeyChest()
+        self.allowed: ObservedObject | None = None
 
     def plan(self, seconds: float = 0.0) -> Plan:
         """Make one pass and take over what it does."""
@@ -226,6 +234,10 @@ class CoreStory:
             warnings=self.warnings,
             reading=self.reading,
         )
+        holder = core_holder(view)
+        if holder is not None:
+            keys = self.chest.make(holder, self.allowed, at(seconds))
+            view = msgspec.structs.replace(view, keys=keys)
         plan = plan_core(view, RENDERING, at(seconds))
         assert isinstance(plan.status, EngineCoreStatus)
         self.core = msgspec.structs.replace(self.core, status=plan.status)
@@ -234,6 +246,9 @@ class CoreStory:
                 self.pods = [without_address(pod, action.ref.name) for pod in self.pods]
             elif isinstance(action, Create | Apply) and action.manifest["kind"] == "Service":
                 self.exposure = service_from(action.manifest)
+            elif isinstance(action, Create | Apply) and action.manifest["kind"] == "ConfigMap":
+                meta = msgspec.convert(action.manifest["metadata"], ObjectMeta)
+                self.allowed = ObservedObject(meta, action.manifest)
             elif isinstance(action, Delete) and action.ref.kind == "Service":
                 self.exposure = None
             elif isinstance(action, Create | Apply) and action.manifest["kind"] == "NetworkPolicy":
@@ -272,8 +287,18 @@ class CoreStory:
         return condition_of(self.status, kind)
 
 
-def plan_for_cluster(view: ClusterView, seconds: float = 0.0) -> Plan:
-    """Make one pass over a cluster."""
+def plan_for_cluster(
+    view: ClusterView,
+    seconds: float = 0.0,
+    *,
+    chest: KeyChest | None = None,
+    allowed: ObservedObject | None = None,
+) -> Plan:
+    """Make one pass over a cluster, with the Secrets of a chest where it needs keys."""
+    holder = cluster_holder(view)
+    if holder is not None:
+        keys = (chest or KeyChest()).make(holder, allowed, at(seconds))
+        view = msgspec.structs.replace(view, keys=keys)
     return plan_cluster(view, RENDERING, at(seconds))
 
 

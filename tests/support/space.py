@@ -1,10 +1,12 @@
 """A namespace of a node cluster, and the EngineClusters in it as tests see them."""
 
+import base64
 import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kubernetes import client as kubernetes_client
@@ -184,6 +186,17 @@ class Engines:
         found = self.space.get("pods", name)
         assert found is not None, f"no pod {name}"
         return found
+
+    def key_options(self, directory: Path, role: str = "client") -> dict[str, str]:
+        """Return what a client is told of its key, which is then in a directory; nothing where the
+        engines speak without CURVE."""
+        found = self.space.get("engineclusters", self.name)
+        if found is None or found["spec"]["transport"].get("security") != "Curve":
+            return {}
+        secret = self.space.kubectl.get("secret", f"{self.name}-{role}")
+        file = directory / f"{self.space.name}-{self.name}-{role}"
+        file.write_bytes(base64.b64decode(secret["data"]["secret-key"]))
+        return {"client_key": str(file)}
 
     def source(self, api_client: Any) -> ClusterSource:
         """Return its addresses, followed live."""

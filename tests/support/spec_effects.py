@@ -8,6 +8,7 @@ from enginecore_operator.api.conditions import Condition
 from enginecore_operator.api.status import EngineCoreStatus
 from enginecore_operator.plan.actions import Apply, Plan
 from enginecore_operator.plan.observed import ClusterView, ObservedCore
+from support.key_chest import KeyChest
 from support.operator_objects import (
     CoreStory,
     cluster_spec,
@@ -25,9 +26,9 @@ ROLLOUT_REPLICAS = 3
 def engine_effects(**spec: Any) -> Tree:
     """Return what one EngineCore leads to.
 
-    Its Service for clients `outside`, its `policy`, `pod`, its container `engine`, the settings
-    `server` in it, the `status` of a running engine, and of one that failed once and twice: how
-    long it `waits`, and its `phases`.
+    Its Service for clients `outside`, who is `allowed`, its `policy`, `pod`, its container
+    `engine`, the settings `server` in it, the `status` of a running engine, and of one that failed
+    once and twice: how long it `waits`, and its `phases`.
     """
     story = CoreStory(**spec)
     story.policy = None
@@ -49,6 +50,7 @@ def engine_effects(**spec: Any) -> Tree:
     return {
         "outside": made.get("Service"),
         "policy": made.get("NetworkPolicy"),
+        "allowed": made.get("ConfigMap"),
         "pod": pod,
         "engine": engine,
         "server": msgspec.json.decode(text),
@@ -62,8 +64,8 @@ def cluster_effects(**spec: Any) -> Tree:
     """Return what an EngineCluster leads to.
 
     `ranks` of its EngineCores and the spec of one `core`, the `service` of the engines, the
-    `coordinator`'s container, the addresses by `name`, and the `updated` ranks of a first step
-    to another image.
+    `coordinator`'s container, who is `allowed`, the addresses by `name`, and the `updated` ranks
+    of a first step to another image.
     """
     plan = plan_for_cluster(ClusterView(cluster=observed_cluster(cluster_spec(**spec))))
     made = {(m["kind"], m["metadata"]["name"]): m for m in created(plan)}
@@ -75,6 +77,7 @@ def cluster_effects(**spec: Any) -> Tree:
         "core": cores[0]["spec"],
         "service": made["Service", "smollm-engines"],
         "coordinator": find(deployment, "spec template spec containers coordinator"),
+        "allowed": made.get(("ConfigMap", "smollm-allowed-keys")),
         "name": msgspec.json.decode(data["client_addresses_dns.json"]),
         "updated": _first_step(spec),
     }
@@ -112,10 +115,11 @@ def _is_named(item: Any) -> bool:
 def _first_step(spec: Tree) -> list[int]:
     settled = {"replicas": ROLLOUT_REPLICAS, **spec}
     image = {**settled.get("runtime", {}), "image": "another:2"}
+    chest = KeyChest()
     view = ClusterView(cluster=observed_cluster(cluster_spec(**settled)))
-    cores = [_ready(manifest) for manifest in _cores(plan_for_cluster(view))]
+    cores = [_ready(manifest) for manifest in _cores(plan_for_cluster(view, chest=chest))]
     changed = observed_cluster(cluster_spec(**settled) | {"runtime": image})
-    plan = plan_for_cluster(ClusterView(cluster=changed, cores=cores))
+    plan = plan_for_cluster(ClusterView(cluster=changed, cores=cores), chest=chest)
     applied = [a.manifest for stage in plan.stages for a in stage if isinstance(a, Apply)]
     return [m["spec"]["rank"] for m in applied if m["kind"] == "EngineCore"]
 

@@ -1,10 +1,11 @@
 """Key pairs in files, and sockets that use them."""
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
 
 import zmq
 
+from enginecore_curve.pair import KeyPair as KeyPair  # noqa: PLC0414 - shown here, too
 from enginecore_wire.public_keys import KEY_CHARACTERS, is_key
 
 _MOST_BYTES: Final = 1 << 10
@@ -12,16 +13,6 @@ _MOST_BYTES: Final = 1 << 10
 
 class KeyFileError(ValueError):
     """A key, or a file of keys, cannot be used; the text names the file and the remedy."""
-
-
-class KeyPair(NamedTuple):
-    """Both keys of one party; `secret` is never shown."""
-
-    public: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"KeyPair({self.public})"
 
 
 def new_key_pair() -> KeyPair:
@@ -47,7 +38,30 @@ def read_key_pair(path: str | os.PathLike[str]) -> KeyPair:
             f"{path} holds no secret key: expected {KEY_CHARACTERS} characters of Z85, as "
             "python -m enginecore_curve makes them"
         )
-    return KeyPair(zmq.curve_public(text.encode()).decode(), text)
+    return pair_of(text)
+
+
+def pair_of(secret: str) -> KeyPair:
+    """Return the pair of a secret key."""
+    return KeyPair(zmq.curve_public(secret.encode()).decode(), secret)
+
+
+def read_public_keys(path: str | os.PathLike[str]) -> list[str]:
+    """Return the public keys in a file, the first word of each line.
+
+    Raises:
+        KeyFileError: the file cannot be read, holds something else, or none.
+    """
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(_MOST_BYTES).decode("ascii", "replace").splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise KeyFileError(f"cannot read the public keys in {path}: {reason}") from error
+    keys = [line.split(maxsplit=1)[0] for line in lines if line.strip()]
+    if not keys or not all(map(is_key, keys)):
+        raise KeyFileError(f"{path}: expected public keys, {KEY_CHARACTERS} characters of Z85 each")
+    return keys
 
 
 def serve_curve(socket: "zmq.Socket[bytes]", pair: KeyPair, domain: bytes) -> None:

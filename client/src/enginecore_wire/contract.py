@@ -90,7 +90,11 @@ class LivenessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All settings of one engine server; `coordinator_key` is the coordinator's public key."""
+    """All settings of one engine server.
+
+    `coordinator_key` is the coordinator's public key; or `coordinator_keys_file` lists those it may
+    have, a line each, and is read again whenever nobody takes the reports.
+    """
 
     name: str
     model: ModelConfig
@@ -104,6 +108,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain_deadline_seconds: Seconds = 60.0
     coordinator_address: str | None = None
     coordinator_key: str = ""
+    coordinator_keys_file: str = ""
 
 
 class EngineFacts(msgspec.Struct, frozen=True, rename="camel"):

@@ -6,6 +6,9 @@ KEY_CHARACTERS: Final = 40
 _ALPHABET: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
+KEY_PATTERN: Final = rf"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{{}}@%$#-]{{{KEY_CHARACTERS}}}$"
+"""What an API's schema can say of a key; is_key says all."""
+
 _DIGITS: Final = {character: digit for digit, character in enumerate(_ALPHABET)}
 _GROUP: Final = 5
 _GROUP_LIMIT: Final = 2**32

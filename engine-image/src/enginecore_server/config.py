@@ -106,11 +106,15 @@ def _check_keys(config: ServerConfig) -> None:
     """Hold the settings of CURVE together."""
     transport = config.transport
     secured = transport.security == "Curve"
-    key = config.coordinator_key
+    key, file = config.coordinator_key, config.coordinator_keys_file
+    if key and file:
+        raise ConfigError("coordinator_keys_file: given beside coordinator_key; give one of them")
+    reports = secured and bool(config.coordinator_address)
     for field, value, wanted in (
         ("transport.secret_key_file", transport.secret_key_file, secured),
         ("transport.clients_directory", transport.clients_directory, secured),
-        ("coordinator_key", key, secured and bool(config.coordinator_address)),
+        ("coordinator_key", key, reports and not file),
+        ("coordinator_keys_file", file, False),
     ):
         if wanted and not value:
             raise ConfigError(f"{field}: must not be empty with transport.security Curve")
@@ -129,6 +133,7 @@ def _check_texts(config: ServerConfig) -> None:
         "transport.host": [config.transport.host],
         "transport.secret_key_file": [config.transport.secret_key_file],
         "transport.clients_directory": [config.transport.clients_directory],
+        "coordinator_keys_file": [config.coordinator_keys_file],
     }
     for field, values in texts.items():
         if any("\0" in value for value in values):

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import zmq
 
-from enginecore_curve.keys import KeyPair, connect_curve
+from enginecore_curve.keys import KeyFileError, KeyPair, connect_curve, read_public_keys
 from enginecore_wire.outputs import EngineCoreOutputs, SchedulerStats
 
 _RESOLVE_AGAIN_SECONDS: Final = 3.0
@@ -77,6 +77,33 @@ async def resolve(host: str, port: int) -> str:
     return _endpoint(str(found[0][4][0]), port)
 
 
+class CoordinatorKeys:
+    """What a server needs to speak CURVE with a coordinator.
+
+    Args:
+        pair: the server's own keys.
+        key: the coordinator's public key; empty: it is in the file.
+        file: lists those that the coordinator may have: it may have got another one, or be about
+            to, so that they are tried in turn.
+    """
+
+    def __init__(self, pair: KeyPair, key: str, file: str) -> None:
+        self._pair = pair
+        self._key = key
+        self._file = file
+        self._tried = 0
+
+    def use(self, socket: "zmq.Socket[bytes]") -> None:
+        """Have a socket speak only to who holds the next one's secret key.
+
+        Raises:
+            KeyFileError: the file has no keys.
+        """
+        keys = [self._key] if self._key else read_public_keys(self._file)
+        connect_curve(socket, self._pair, keys[self._tried % len(keys)])
+        self._tried += 1
+
+
 class CoordinatorReports:
     """Sends `[rank, [], scheduler_stats, timestamp]` and drops what cannot be sent now.
 
@@ -84,7 +111,7 @@ class CoordinatorReports:
         context: owns the socket.
         address: `tcp://host:port`; the name is resolved again when nobody takes the reports.
         rank: index of this engine.
-        keys: the server's own, and the coordinator's public one; None without CURVE.
+        keys: the server's and the coordinator's; None without CURVE.
 
     Raises:
         AddressError: the address is none.
@@ -95,7 +122,7 @@ class CoordinatorReports:
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         rank: int,
-        keys: tuple[KeyPair, str] | None = None,
+        keys: CoordinatorKeys | None = None,
     ) -> None:
         self._context = context
         self._keys = keys
@@ -141,13 +168,19 @@ class CoordinatorReports:
             return
         finally:
             self._connecting = None
+        socket = self._context.socket(zmq.PUSH)
+        for option, value in _OPTIONS:
+            socket.set(option, value)
+        try:
+            if self._keys is not None:
+                self._keys.use(socket)
+        except KeyFileError as error:
+            _log.warning("the coordinator's key: %s", error)
+            socket.close()
+            return
         if self._socket is not None:
             self._socket.close(linger=0)
-        self._socket = self._context.socket(zmq.PUSH)
-        for option, value in _OPTIONS:
-            self._socket.set(option, value)
-        if self._keys is not None:
-            connect_curve(self._socket, *self._keys)
+        self._socket = socket
         self._socket.connect(endpoint)
 
 

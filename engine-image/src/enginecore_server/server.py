@@ -35,7 +35,7 @@ from enginecore_server.model_facts import ModelInputs
 from enginecore_server.phases import ENDED, STARTING_UP
 from enginecore_server.processes import become_subreaper
 from enginecore_server.relay import OutputRelay
-from enginecore_server.reports import CoordinatorReports
+from enginecore_server.reports import CoordinatorKeys, CoordinatorReports
 from enginecore_server.state import ServerState
 from enginecore_server.status import Ports, server_status
 from enginecore_server.supervisor import EngineSupervisor
@@ -122,7 +122,9 @@ class EngineServer:
         config, pair = self._config, self._door.pair
         if not config.coordinator_address:
             return None
-        keys = None if pair is None else (pair, config.coordinator_key)
+        keys = None
+        if pair is not None:
+            keys = CoordinatorKeys(pair, config.coordinator_key, config.coordinator_keys_file)
         return CoordinatorReports(self._context, config.coordinator_address, config.rank, keys)
 
     def status(self) -> ServerStatus:

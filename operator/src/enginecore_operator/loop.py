@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import Reason
 from enginecore_operator.api.status import EngineClusterStatus
 from enginecore_operator.facts_keeper import FactsKeeper
+from enginecore_operator.key_keeper import KeyKeeper
 from enginecore_operator.kube.cache import Cache, Change
 from enginecore_operator.kube.client import KubeClient
 from enginecore_operator.kube.errors import (
@@ -25,13 +27,16 @@ from enginecore_operator.kube.errors import (
 from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
 from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
+from enginecore_operator.kube.secrets import SecretStore
 from enginecore_operator.metrics import OperatorMetrics
 from enginecore_operator.plan.actions import Action, Event, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
 from enginecore_operator.plan.core_plan import plan_core, refuse_core, refuse_exposure
+from enginecore_operator.plan.keys import KeyHolder, cluster_holder, core_holder
 from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
+    KeysView,
     ObservedCore,
     ObservedNode,
     ObservedPod,
@@ -76,6 +81,7 @@ class Reconciler:
     """Works on keys while this process leads.
 
     Args:
+        new_pair: makes keys; key_lag: seconds within which files in pods follow.
         clock: monotonic seconds; now: the time of day in UTC.
     """
 
@@ -87,6 +93,8 @@ class Reconciler:
         metrics: OperatorMetrics,
         rendering: Rendering,
         *,
+        new_pair: Callable[[], KeyPair],
+        key_lag: float,
         clock: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
@@ -96,6 +104,9 @@ class Reconciler:
         self._executor = Executor(client, self.cache)
         self._facts = FactsKeeper(reader, self._wake, clock)
         self._warnings = PodWarnings(client, clock)
+        self._keys = KeyKeeper(
+            SecretStore(client, clock), self.cache, self._executor, new_pair, lag=key_lag, now=now
+        )
         self._events = events
         self._metrics = metrics
         self._rendering = rendering
@@ -184,6 +195,13 @@ class Reconciler:
                 self._executor.refresh(BY_KIND[kind], key.namespace, name) for kind, name in foreign
             )
             view = read_cluster_view(self.cache, key.namespace, key.name) or view
+        try:
+            view = msgspec.structs.replace(view, keys=await self._make_keys(cluster_holder(view)))
+        except RefusedError as error:
+            status = view.cluster.status
+            plan = refuse_cluster(view, status, Reason.API_REFUSED, error.message, self._now())
+            await self._settle(key, view, plan)
+            return REFUSED_DELAY
         plan, refused = plan_cluster(view, self._rendering, self._now()), None
         for stage in plan.stages:
             try:
@@ -219,6 +237,7 @@ class Reconciler:
             warnings=await self._warnings.latest(slow),
         )
         try:
+            view = msgspec.structs.replace(view, keys=await self._make_keys(core_holder(view)))
             requeue = await self._carry_out(
                 key, view, plan_core(view, self._rendering, self._now())
             )
@@ -228,6 +247,9 @@ class Reconciler:
             await self._carry_out(key, view, plan)
             return REFUSED_DELAY
         return _sooner(requeue, REFUSED_DELAY) if foreign else requeue
+
+    async def _make_keys(self, holder: KeyHolder | None) -> KeysView | None:
+        return None if holder is None else await self._keys.make(holder)
 
     async def _reap(self, key: Key) -> None:
         """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""

@@ -14,6 +14,7 @@ import kopf
 from kubernetes.aio import client as aio
 from prometheus_client import CollectorRegistry
 
+from enginecore_curve.keys import new_key_pair
 from enginecore_operator.handlers.watches import build_registry, build_settings
 from enginecore_operator.health import Health
 from enginecore_operator.http import serve_http
@@ -102,6 +103,8 @@ class OperatorService:
             events,
             self.metrics,
             self._settings.rendering,
+            new_pair=new_key_pair,
+            key_lag=self._settings.key_lag_seconds,
             clock=time.monotonic,
             now=utc_now,
         )

@@ -20,7 +20,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Each field is read from ENGINECORE_OPERATOR_<FIELD>.
 
     `namespace` holds the Lease, `identity` is the holder's name. `namespaces` are those served,
-    separated by commas; empty: all. `http_port` 0 takes a free one.
+    separated by commas; empty: all. `http_port` 0 takes a free one. Within `key_lag_seconds` a
+    ConfigMap or Secret that changed shows in every pod that mounts it.
     """
 
     namespace: Annotated[str, msgspec.Meta(min_length=1)]
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_port: Port = 8080
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
     resync_seconds: Annotated[float, msgspec.Meta(ge=1)] = 300.0
+    key_lag_seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 120.0
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @property

@@ -17,7 +17,7 @@ def keys_concerned(change: Change, cache: Cache) -> Iterator[Key]:
         yield from _parent(labels.CORE_KIND, meta.namespace, meta.labels.get(labels.CORE))
     elif change.kind == "Node":
         yield from _engines_on(change, cache)
-    elif change.kind in ("Service", "NetworkPolicy") and labels.CORE in meta.labels:
+    elif change.kind in ("Service", "NetworkPolicy", "ConfigMap") and labels.CORE in meta.labels:
         yield Key(labels.CORE_KIND, meta.namespace, meta.labels[labels.CORE])
     elif change.kind != labels.CLUSTER_KIND:
         yield from _parent(labels.CLUSTER_KIND, meta.namespace, meta.labels.get(labels.CLUSTER))

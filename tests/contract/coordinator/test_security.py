@@ -137,6 +137,31 @@ def test_keys_change_while_it_runs(
         engine.linger = 0
 
 
+def test_a_server_finds_a_coordinator_that_has_another_key(
+    tmp_path: Path, keys: PodKeys, own: KeyPair, listed: MountedKeys
+) -> None:
+    """The file lists what the coordinator may have; each is tried until one is answered."""
+    file = tmp_path / "coordinator"
+    file.write_text(f"{new_key_pair().public} of before\n\n{own.public}\n")
+    secret = write_secret(own, tmp_path / "coordinator-secret")
+    options = ["--secret-key-file", str(secret), "--clients-directory", str(listed.directory)]
+    with coordinator_process(options=options) as first:
+        config = stub_config(
+            transport=keys.transport,
+            coordinator_address=first.report_address,
+            coordinator_keys_file=str(file),
+        )
+        with Pod(config) as pod:
+            pod.wait_ready()
+            eventually(first.ranks, "the second key of the file is its own")
+            first.stop()
+            renewed = new_key_pair()
+            write_secret(renewed, secret)
+            file.write_text(renewed.public)
+            with coordinator_process(first.report_address, options=options) as second:
+                eventually(second.ranks, "the file was read again")
+
+
 def test_a_missing_key_ends_the_start(tmp_path: Path) -> None:
     options = ["--secret-key-file", "/nowhere", "--clients-directory", str(tmp_path)]
     with (

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from enginecore_operator.api.crdgen import build_crds
+from support.key_chest import SECURED, numbered
 from support.spec_effects import Tree, cluster_effects, engine_effects, find, leaf_paths
 
 
@@ -30,6 +31,9 @@ SIDECAR = {
     "ports": [{"containerPort": 1}],
     "resources": {"limits": {"cpu": "1"}},
 }
+KEY = "k" * 40
+GIVEN = {"secretName": "mine", "publicKey": KEY, "allowedConfigMap": "those"}
+LISTED = f"{numbered(3).public} generation-1\n{KEY} spec.keys.infer[0]\n"
 SIDE = "pod spec containers side"
 
 ENGINE = {
@@ -196,6 +200,15 @@ ENGINE = {
     "transport.expose": Case(
         {"transport": {"expose": "LoadBalancer"}}, {"outside spec type": "LoadBalancer"}
     ),
+    "transport.security": Case(
+        SECURED,
+        {
+            "server transport security": "Curve",
+            "engine volumeMounts enginecore-key mountPath": "/etc/enginecore/key",
+            "allowed data admin": f"{numbered(4).public} generation-1\n",
+            "status serverKey": numbered(1).public,
+        },
+    ),
     "liveness.pingSeconds": Case(
         {"liveness": {"pingSeconds": 0.5}}, {"server liveness ping_seconds": 0.5}
     ),
@@ -226,11 +239,47 @@ ENGINE_ALONE = {
         {"coordinatorAddress": "tcp://c.lab.svc:5559"},
         {"server coordinator_address": "tcp://c.lab.svc:5559"},
     ),
+    "coordinatorKey": Case(
+        SECURED | {"coordinatorAddress": "tcp://c.lab.svc:5559", "coordinatorKey": KEY},
+        {"server coordinator_key": KEY},
+    ),
+    "clusterKeys.secretName": Case(
+        SECURED | {"clusterKeys": GIVEN},
+        {"pod spec volumes enginecore-key secret secretName": "mine"},
+    ),
+    "clusterKeys.publicKey": Case(
+        SECURED | {"clusterKeys": GIVEN},
+        {"pod metadata annotations enginecore.dev/server-key": KEY, "status serverKey": KEY},
+    ),
+    "clusterKeys.allowedConfigMap": Case(
+        SECURED | {"clusterKeys": GIVEN},
+        {"pod spec volumes enginecore-allowed-keys configMap name": "those"},
+    ),
+    "keys.generation": Case(
+        SECURED | {"keys": {"generation": 7}},
+        {"pod spec volumes enginecore-key secret secretName": "smollm-0-keys-7"},
+    ),
+    "keys.infer": Case(SECURED | {"keys": {"infer": [KEY]}}, {"allowed data infer": LISTED}),
+    "keys.admin": Case(
+        SECURED | {"keys": {"admin": [KEY]}},
+        {
+            "allowed data admin": f"{numbered(4).public} generation-1\n{KEY} spec.keys.admin[0]\n",
+            "status keys generation": 1,
+        },
+    ),
 }
 CLUSTER_ALONE = {
     "replicas": Case({"replicas": 4}, {"ranks": [0, 1, 2, 3]}),
     "rollout.maxUnavailable": Case({"rollout": {"maxUnavailable": 2}}, {"updated": [2, 1]}),
     "rollout.paused": Case({"rollout": {"paused": True}}, {"updated": []}),
+    "keys.generation": Case(
+        SECURED | {"keys": {"generation": 7}}, {"core clusterKeys secretName": "smollm-keys-7"}
+    ),
+    "keys.infer": Case(SECURED | {"keys": {"infer": [KEY]}}, {"allowed data infer": LISTED}),
+    "keys.admin": Case(
+        SECURED | {"keys": {"admin": [KEY]}},
+        {"allowed data admin": f"{numbered(4).public} generation-1\n{KEY} spec.keys.admin[0]\n"},
+    ),
     "coordinator.image": Case(
         {"coordinator": {"image": "load:1"}}, {"coordinator image": "load:1"}
     ),
@@ -254,6 +303,11 @@ CLUSTER_BESIDE = {
         "name output_address 0": "tcp://smollm-0.smollm-engines.lab.svc:7002",
     },
     "transport.httpPort": {"service spec ports http port": 7003},
+    "transport.security": {
+        "coordinator volumeMounts enginecore-key mountPath": "/etc/enginecore/key",
+        "allowed data server": f"{numbered(1).public} generation-1\n",
+        "allowed data coordinator": f"{numbered(2).public} generation-1\n",
+    },
 }
 
 

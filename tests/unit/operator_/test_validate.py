@@ -2,10 +2,10 @@
 
 import pytest
 
-from enginecore_operator.api.v1alpha1 import EngineClusterSpec
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from support.invalid_specs import REFUSED, Refused
-from support.operator_objects import cluster_spec
+from support.operator_objects import cluster_spec, core_spec
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
@@ -26,6 +26,7 @@ def test_refused_with_path(case: Refused) -> None:
         {"resources": {"limits": {"cpu": 1, "a/b": "1e3"}, "requests": {"cpu": "1", "a/b": "1k"}}},
         {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "1.01G"}}},
         {"model": {"name": "m", "source": {"pvc": {"claimName": "models", "path": "a/b"}}}},
+        {"transport": {"security": "Curve"}, "keys": {"infer": ["k" * 40], "generation": 9}},
         {"fieldOfALaterVersion": True},
     ],
     ids=str,
@@ -48,3 +49,31 @@ def test_engine_container_is_guarded(engine: dict[str, object], path: str) -> No
     with pytest.raises(InvalidSpecError) as caught:
         read_spec(spec, EngineClusterSpec)
     assert str(caught.value).startswith(f"spec.podTemplate.spec.containers[0].{path}")
+
+
+def test_what_no_schema_can_tell_of_a_key() -> None:
+    spec = cluster_spec(transport={"security": "Curve"}, keys={"admin": ["k" * 40, "#" * 40]})
+    with pytest.raises(InvalidSpecError, match=r"^spec\.keys\.admin\[1\]: no public key"):
+        read_spec(spec, EngineClusterSpec)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, True),
+        ({"coordinatorKey": "k" * 40}, False),
+        ({"coordinatorAddress": ""}, False),
+        ({"transport": {"security": "None"}}, False),
+        ({"clusterKeys": {
+            "secretName": "s", "publicKey": "k" * 40, "allowedConfigMap": "c"}}, False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_coordinator_with_curve_has_a_key(change: dict[str, object], wrong: bool) -> None:
+    secured = {"transport": {"security": "Curve"}, "coordinatorAddress": "tcp://c:5559"}
+    spec = core_spec(**{**secured, **change})
+    if not wrong:
+        read_spec(spec, EngineCoreSpec)
+        return
+    with pytest.raises(InvalidSpecError, match=r"^spec\.coordinatorKey: "):
+        read_spec(spec, EngineCoreSpec)

@@ -44,6 +44,11 @@ def test_defaults_are_those_of_the_contract() -> None:
         ({"transport": CURVE, "coordinator_address": "tcp://h:1"}, "coordinator_key"),
         ({"transport": CURVE, "coordinator_key": "x"}, "coordinator_key"),
         ({"coordinator_key": "x"}, "coordinator_key"),
+        ({"coordinator_keys_file": "x"}, "coordinator_keys_file"),
+        (
+            {"transport": CURVE, "coordinator_key": "x", "coordinator_keys_file": "x"},
+            "coordinator_keys_file",
+        ),
         ({"runtime": {"type": "custom"}}, "runtime.command"),
         ({"runtime": {"type": "vllm", "version": "0.9.0"}}, "runtime.version"),
         ({"runtime": {"type": "vllm", "version": "latest"}}, "runtime.version"),

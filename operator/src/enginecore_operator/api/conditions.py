@@ -73,6 +73,8 @@ class Reason(StrEnum):
     UPDATED = "Updated"
     ENGINE_READY = "EngineReady"
     ENGINE_NOT_READY = "EngineNotReady"
+    KEYS_MADE = "KeysMade"
+    KEYS_CHANGING = "KeysChanging"
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel"):

@@ -23,6 +23,8 @@ REVISION: Final = f"{GROUP}/revision"
 """Hash of the part of the spec that a change of replaces pods."""
 ADDRESSABLE: Final = f"{GROUP}/addressable"
 """`true` while the pod may be found by name; removed before a pod is drained or replaced."""
+SERVER_KEY: Final = f"{GROUP}/server-key"
+"""Annotation: the public key that the engine server of a pod has, with CURVE."""
 COMPONENT: Final = f"{GROUP}/component"
 """`engine` or `coordinator`: the selector of workloads."""
 ENGINE: Final = "engine"
@@ -53,7 +55,17 @@ SHM_VOLUME: Final = "dshm"
 SERVER_CONTAINER: Final = "enginecore-server"
 """Init container that copies the engine server into the pod of a stock image."""
 SERVER_VOLUME: Final = "enginecore-server"
-RESERVED_VOLUMES: Final = (MODEL_VOLUME, TMP_VOLUME, RUN_VOLUME, SHM_VOLUME, SERVER_VOLUME)
+KEY_VOLUME: Final = "enginecore-key"
+ALLOWED_VOLUME: Final = "enginecore-allowed-keys"
+RESERVED_VOLUMES: Final = (
+    MODEL_VOLUME,
+    TMP_VOLUME,
+    RUN_VOLUME,
+    SHM_VOLUME,
+    SERVER_VOLUME,
+    KEY_VOLUME,
+    ALLOWED_VOLUME,
+)
 RESERVED_INIT_CONTAINERS: Final = (ENGINE_CONTAINER, SERVER_CONTAINER)
 RESERVED_ENV_PREFIX: Final = "ENGINECORE_"
 

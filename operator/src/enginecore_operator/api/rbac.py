@@ -30,6 +30,7 @@ CLUSTER_RULES: Final[list[dict[str, Any]]] = [
         "resources": ["configmaps"],
         "verbs": ["get", "list", "watch", "create", "patch"],
     },
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch"]},
     {
         "apiGroups": [""],
         "resources": ["services"],

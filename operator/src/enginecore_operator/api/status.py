@@ -26,6 +26,31 @@ class ClientAddresses(msgspec.Struct, frozen=True):
     stats_update_address: Annotated[
         str, Meta(description="Where the coordinator publishes the load of all engines.")
     ] = ""
+    server_key: Annotated[
+        list[str] | None,
+        Meta(description="Public key of each rank's pod, with CURVE; empty while it has none."),
+    ] = None
+    stats_server_key: Annotated[
+        str | None, Meta(description="Public key of the coordinator, with CURVE.")
+    ] = None
+
+
+class KeysStatus(Spec, frozen=True):
+    """How far the keys of another generation have come."""
+
+    generation: Annotated[
+        int, Meta(description="Generation of the keys that were in use before this step began.")
+    ]
+    next: Annotated[int, Meta(description="Generation that comes in; 0: none.")] = 0
+    step: Annotated[
+        str,
+        Meta(
+            description="Settled; or, one after another: Listing (the new keys are let in), "
+            "Publishing (clients get theirs), Replacing (engines get theirs), Retiring (the "
+            "old ones are let in for the last time)."
+        ),
+    ] = "Settled"
+    since: Annotated[str, Meta(description="When the step began.")] = ""
 
 
 class EngineClusterStatus(Spec, frozen=True):
@@ -63,6 +88,9 @@ class EngineClusterStatus(Spec, frozen=True):
             description="The same for clients outside the cluster, where spec.transport.expose "
             "is set; without the coordinator."
         ),
+    ] = None
+    keys: Annotated[
+        KeysStatus | None, Meta(description="Keys, with spec.transport.security Curve.")
     ] = None
     conditions: Annotated[
         list[Condition], Meta(description="Available, Progressing and Degraded.")
@@ -114,6 +142,13 @@ class EngineCoreStatus(Spec, frozen=True):
     exposed_output_address: Annotated[
         str, Meta(description="ZMQ output for clients outside the cluster, by transport.expose.")
     ] = ""
+    server_key: Annotated[
+        str, Meta(description="Public key of the present pod's engine server, with CURVE.")
+    ] = ""
+    keys: Annotated[
+        KeysStatus | None,
+        Meta(description="Keys of an engine of its own, with spec.transport.security Curve."),
+    ] = None
     pod: Annotated[PodReference, Meta(description="The pod of the present epoch.")] = PodReference()
     restarts: Annotated[int, Meta(description="Replacements of pods that ended or were lost.")] = 0
     failure: Annotated[

@@ -17,6 +17,7 @@ from enginecore_operator.api.quantity import parse_quantity
 from enginecore_operator.api.schema import Rule, Spec
 from enginecore_operator.api.vllm_options import option_rules
 from enginecore_wire.contract import HTTP_PORT, INPUT_PORT, MOST_CLIENTS, OUTPUT_PORT
+from enginecore_wire.public_keys import KEY_PATTERN
 
 MAX_REPLICAS = 4096
 MODEL_FILE_SUFFIXES: Final = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
@@ -25,6 +26,7 @@ MODEL_FILE_SUFFIXES: Final = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Quantity = int | Annotated[str, Meta(pattern=schema.QUANTITY_PATTERN, max_length=64)]
+PublicKey = Annotated[str, Meta(pattern=KEY_PATTERN)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
@@ -290,6 +292,13 @@ class Transport(Spec, frozen=True):
     max_clients: Annotated[
         int, Meta(ge=1, le=MOST_CLIENTS, description="Clients served at the same time.")
     ] = 64
+    security: Annotated[
+        Literal["Curve", "None"],
+        Meta(
+            description="Curve: everything is encrypted, and only holders of listed keys get in; "
+            "the operator makes the keys. None: whoever reaches the ports can use the engine."
+        ),
+    ] = "Curve"
     expose: Annotated[
         Literal["None", "NodePort", "LoadBalancer"],
         Meta(
@@ -306,6 +315,47 @@ class Transport(Spec, frozen=True):
             "lets clients outside in. None: everybody. Replaces no pod."
         ),
     ] = "Clients"
+
+
+PublicKeys = Annotated[list[PublicKey], Meta(max_length=256)]
+
+
+class Keys(Spec, frozen=True):
+    """Keys with transport.security Curve."""
+
+    generation: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2**31 - 1,
+            description="Another number makes new keys for engines, coordinator and clients, and "
+            "brings them in step by step; none is lost that was let in.",
+        ),
+    ] = 1
+    infer: Annotated[
+        PublicKeys,
+        Meta(
+            description="Public keys of further clients that may send requests, 40 characters of "
+            "Z85 each, as python -m enginecore_curve prints them."
+        ),
+    ] = []
+    admin: Annotated[
+        PublicKeys,
+        Meta(description="Public keys of further clients that may control the engine, too."),
+    ] = []
+
+
+class ClusterKeys(Spec, frozen=True):
+    """Keys that others made for an engine."""
+
+    secret_name: Annotated[
+        Name, Meta(description="Secret with the engine server's secret key, under `server`.")
+    ]
+    public_key: Annotated[PublicKey, Meta(description="The public key that belongs to it.")]
+    allowed_config_map: Annotated[
+        Name,
+        Meta(description="ConfigMap with the keys that are let in: `infer`, `admin`, a line each."),
+    ]
 
 
 class Liveness(Spec, frozen=True):
@@ -422,6 +472,16 @@ class EngineTemplate(Spec, frozen=True, kw_only=True):
                 not spec.accelerator.count or spec.accelerator.count >= spec.parallelism.devices
             ),
         ),
+        Rule(
+            "self.transport.security == 'Curve' || "
+            "((!has(self.keys.infer) || self.keys.infer.size() == 0) && "
+            "(!has(self.keys.admin) || self.keys.admin.size() == 0))",
+            "public keys are for transport.security Curve only",
+            ".keys",
+            lambda spec: (
+                spec.transport.security == "Curve" or not (spec.keys.infer or spec.keys.admin)
+            ),
+        ),
     )
     model: Annotated[Model, Meta(description="The model to serve.")]
     runtime: Annotated[Runtime, Meta(description="What runs behind the engine server.")] = Runtime()
@@ -432,6 +492,7 @@ class EngineTemplate(Spec, frozen=True, kw_only=True):
     resources: Annotated[Resources, Meta(description="Of the engine container.")] = Resources()
     pod_template: Annotated[PodTemplate, Meta(description="Merged over the pod.")] = PodTemplate()
     transport: Annotated[Transport, Meta(description="Ports and clients.")] = Transport()
+    keys: Annotated[Keys, Meta(description="Keys, with transport.security Curve.")] = Keys()
     liveness: Annotated[Liveness, Meta(description="Timers.")] = Liveness()
     drain: Annotated[Drain, Meta(description="How an engine ends.")] = Drain()
     restart: Annotated[Restart, Meta(description="Back-off and limit.")] = Restart()
@@ -458,6 +519,22 @@ class EngineClusterSpec(EngineTemplate, frozen=True, kw_only=True):
 class EngineCoreSpec(EngineTemplate, frozen=True, kw_only=True):
     """One engine, complete in itself."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *EngineTemplate.rules,
+        Rule(
+            "self.transport.security == 'None' || has(self.clusterKeys) || "
+            "!has(self.coordinatorAddress) || self.coordinatorAddress == '' || "
+            "(has(self.coordinatorKey) && self.coordinatorKey != '')",
+            "transport.security Curve needs the coordinator's public key, too",
+            ".coordinatorKey",
+            lambda spec: (
+                spec.transport.security == "None"
+                or spec.cluster_keys is not None
+                or not spec.coordinator_address
+                or spec.coordinator_key != ""
+            ),
+        ),
+    )
     rank: Annotated[
         int,
         Meta(
@@ -475,3 +552,21 @@ class EngineCoreSpec(EngineTemplate, frozen=True, kw_only=True):
             description="Where the engine reports its load; empty: nowhere.",
         ),
     ] = ""
+    coordinator_key: Annotated[
+        str,
+        Meta(
+            pattern=f"^$|{KEY_PATTERN}",
+            description="The public key of a coordinator that speaks CURVE; engines of a cluster "
+            "find it in clusterKeys.allowedConfigMap.",
+        ),
+    ] = ""
+    cluster_keys: (
+        Annotated[
+            ClusterKeys,
+            Meta(
+                description="With transport.security Curve: keys that the engine's cluster made. "
+                "Absent: the operator makes keys for this engine alone."
+            ),
+        ]
+        | None
+    ) = None

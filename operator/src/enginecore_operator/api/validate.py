@@ -12,7 +12,8 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA, fields_of
-from enginecore_operator.api.v1alpha1 import EngineTemplate
+from enginecore_operator.api.v1alpha1 import EngineTemplate, Keys
+from enginecore_wire.public_keys import is_key
 
 SpecT = TypeVar("SpecT", bound=EngineTemplate)
 
@@ -30,7 +31,11 @@ def read_spec(raw: dict[str, Any], kind: type[SpecT]) -> SpecT:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         raise InvalidSpecError(f"spec{path.rstrip('`')}: {message}") from error
-    problems = [*_broken_rules(spec, "spec"), *_template_problems(spec.pod_template)]
+    problems = [
+        *_broken_rules(spec, "spec"),
+        *_template_problems(spec.pod_template),
+        *_key_problems(spec.keys),
+    ]
     if problems:
         raise InvalidSpecError("; ".join(problems))
     return spec
@@ -46,6 +51,14 @@ def _broken_rules(value: Any, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _broken_rules(item, f"{path}[{index}]")
+
+
+def _key_problems(keys: Keys) -> Iterator[str]:
+    """Name what has a key's characters and is none, which no schema can tell."""
+    for role, listed in (("infer", keys.infer), ("admin", keys.admin)):
+        for index, key in enumerate(listed):
+            if not is_key(key):
+                yield f"spec.keys.{role}[{index}]: no public key: a group of five is too large"
 
 
 def _template_problems(template: PodTemplate) -> Iterator[str]:

@@ -39,11 +39,13 @@ CLUSTERS: Final = Resource(labels.CLUSTER_KIND, labels.GROUP, labels.VERSION, "e
 CORES: Final = Resource(labels.CORE_KIND, labels.GROUP, labels.VERSION, "enginecores")
 PODS: Final = Resource("Pod", "", "v1", "pods", selector=labels.CORE)
 SERVICES: Final = Resource("Service", "", "v1", "services", selector=_OURS)
-"""Of a cluster, or of an engine that may belong to none; so are NetworkPolicies."""
+"""Of a cluster, or of an engine that may belong to none; so are NetworkPolicies and ConfigMaps."""
 NETWORK_POLICIES: Final = Resource(
     "NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies", selector=_OURS
 )
-CONFIG_MAPS: Final = Resource("ConfigMap", "", "v1", "configmaps", selector=_OF_A_CLUSTER)
+CONFIG_MAPS: Final = Resource("ConfigMap", "", "v1", "configmaps", selector=_OURS)
+SECRETS: Final = Resource("Secret", "", "v1", "secrets")
+"""Never listed nor watched: read by name."""
 DEPLOYMENTS: Final = Resource("Deployment", "apps", "v1", "deployments", selector=_OF_A_CLUSTER)
 NODES: Final = Resource("Node", "", "v1", "nodes", namespaced=False)
 LEASES: Final = Resource("Lease", "coordination.k8s.io", "v1", "leases")
@@ -56,4 +58,4 @@ WATCHED: Final = (
 """In the order they are listed: parents before children, so that a child that is not in a
 later list is gone for sure."""
 
-BY_KIND: Final = {resource.kind: resource for resource in (*WATCHED, LEASES, EVENTS)}
+BY_KIND: Final = {resource.kind: resource for resource in (*WATCHED, SECRETS, LEASES, EVENTS)}

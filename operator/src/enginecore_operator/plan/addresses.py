@@ -1,6 +1,6 @@
 """The client addresses of a cluster, and the ConfigMap that holds them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,10 @@ NAMED_ADDRESSES_KEY = "client_addresses_dns.json"
 
 
 def collect_addresses(
-    replicas: int, cores: Mapping[int, ObservedCore], coordinator_service: ObservedObject | None
+    replicas: int,
+    cores: Mapping[int, ObservedCore],
+    coordinator_service: ObservedObject | None,
+    coordinator_key: str = "",
 ) -> ClientAddresses:
     """Collect the present addresses; index i is rank i, empty while it has none."""
     cluster_ip = ""
@@ -29,6 +32,8 @@ def collect_addresses(
         input_address=[core.status.input_address if core else "" for core in ranks],
         output_address=[core.status.output_address if core else "" for core in ranks],
         stats_update_address=names.tcp_address(cluster_ip, PUBLISH_PORT),
+        server_key=_server_keys(ranks),
+        stats_server_key=(coordinator_key if cluster_ip else "") or None,
     )
 
 
@@ -42,11 +47,20 @@ def collect_exposed(
     return ClientAddresses(
         input_address=[core.status.exposed_input_address if core else "" for core in ranks],
         output_address=[core.status.exposed_output_address if core else "" for core in ranks],
+        server_key=_server_keys(ranks),
     )
 
 
-def named_addresses(owner: ObjectMeta, spec: EngineClusterSpec) -> ClientAddresses:
-    """Return the addresses by DNS name: they stay as engines come and go."""
+def _server_keys(ranks: Sequence[ObservedCore | None]) -> list[str] | None:
+    """Return the key that each rank's pod has; None where no pod has one."""
+    keys = [core.status.server_key if core else "" for core in ranks]
+    return keys if any(keys) else None
+
+
+def named_addresses(
+    owner: ObjectMeta, spec: EngineClusterSpec, present: ClientAddresses
+) -> ClientAddresses:
+    """Return the addresses by DNS name: they stay as engines come and go, their keys need not."""
     hosts = [
         names.engine_host(names.core_name(owner.name, rank), owner.name, owner.namespace)
         for rank in range(spec.replicas)
@@ -56,6 +70,8 @@ def named_addresses(owner: ObjectMeta, spec: EngineClusterSpec) -> ClientAddress
         input_address=[names.tcp_address(host, spec.transport.input_port) for host in hosts],
         output_address=[names.tcp_address(host, spec.transport.output_port) for host in hosts],
         stats_update_address=names.tcp_address(coordinator, PUBLISH_PORT),
+        server_key=present.server_key,
+        stats_server_key=present.stats_server_key,
     )
 
 
@@ -73,7 +89,13 @@ def build_addresses_map(
             "ownerReferences": [owner_reference(labels.CLUSTER_KIND, owner)],
         },
         "data": {
-            labels.ADDRESSES_KEY: msgspec.json.encode(addresses).decode(),
-            NAMED_ADDRESSES_KEY: msgspec.json.encode(named_addresses(owner, spec)).decode(),
+            labels.ADDRESSES_KEY: _document(addresses),
+            NAMED_ADDRESSES_KEY: _document(named_addresses(owner, spec, addresses)),
         },
     }
+
+
+def _document(addresses: ClientAddresses) -> str:
+    found = msgspec.structs.asdict(addresses)
+    given = {key: value for key, value in found.items() if value is not None}
+    return msgspec.json.encode(given).decode()

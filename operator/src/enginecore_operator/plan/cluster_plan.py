@@ -31,6 +31,7 @@ from enginecore_operator.plan.addresses import (
 from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
+from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
 from enginecore_operator.plan.network_policy import work_on_cluster
 from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
 from enginecore_operator.plan.rendering import Rendering
@@ -61,13 +62,18 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         spec = read_spec(cluster.spec, EngineClusterSpec)
     except InvalidSpecError as error:
         return refuse_cluster(view, cluster.status, Reason.INVALID_SPEC, str(error), now)
-    engines = _sort(view, spec)
-    children = _plan_children(view, spec, rendering)
-    updates = _plan_updates(view, spec, engines)
-    creates = tuple(
-        Create(build_core(cluster.metadata, engines.document, rank, engines.revision))
-        for rank in engines.missing
-    )
+    ring = _keyring(view)
+    engines = _sort(view, spec, ring)
+    children = _plan_children(view, spec, rendering, ring)
+    # Without its keys an engine cannot start; those that run go on.
+    updates = _Updates()
+    creates: tuple[Action, ...] = ()
+    if ring is None or ring.engine is not None:
+        updates = _plan_updates(view, spec, engines)
+        creates = tuple(
+            Create(build_core(cluster.metadata, engines.document, rank, engines.revision))
+            for rank in engines.missing
+        )
     # The highest rank leaves first.
     deletes = tuple(
         Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
@@ -86,6 +92,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 spec.replicas,
                 engines.serving,
                 view.services.get(names.coordinator_name(cluster.metadata.name)),
+                ring.coordinator_key if ring is not None else "",
             ),
             exposed=collect_exposed(spec, engines.serving),
         ),
@@ -102,7 +109,9 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
     return Plan(
         status=status,
         stages=tuple(stage for stage in stages if stage),
+        requeue_after=view.keys.rest if view.keys is not None else None,
         events=(
+            *(view.keys.news if view.keys is not None else ()),
             *_scale_events(engines),
             *updates.events,
             *_taken_events(view, taken),
@@ -141,9 +150,14 @@ def _uid(core: ObservedCore) -> str:
     return core.metadata.uid
 
 
-def _sort(view: ClusterView, spec: EngineClusterSpec) -> _Engines:
+def _keyring(view: ClusterView) -> Keyring | None:
+    holder = cluster_holder(view)
+    return None if holder is None else build_keyring(holder, view.keys)
+
+
+def _sort(view: ClusterView, spec: EngineClusterSpec, ring: Keyring | None) -> _Engines:
     meta = view.cluster.metadata
-    template = core_spec(meta, spec, 0)
+    template = core_spec(meta, spec, 0, ring.engine if ring is not None else None)
     by_name = {core.metadata.name: core for core in view.cores}
     serving, missing, leaving, taken = {}, [], 0, []
     for rank in range(spec.replicas):
@@ -185,13 +199,18 @@ def _taken_exposures(engines: _Engines) -> tuple[str, ...]:
     )
 
 
-def _plan_children(view: ClusterView, spec: EngineClusterSpec, rendering: Rendering) -> _Children:
+def _plan_children(
+    view: ClusterView, spec: EngineClusterSpec, rendering: Rendering, ring: Keyring | None
+) -> _Children:
     meta = view.cluster.metadata
     wanted = [
         (build_engines_service(meta, spec), view.services),
         (build_coordinator_service(meta), view.services),
-        (build_coordinator(meta, spec.coordinator, rendering), view.deployments),
     ]
+    if ring is None or ring.coordinator_keys is not None:
+        keys = ring.coordinator_keys if ring is not None else None
+        deployment = build_coordinator(meta, spec.coordinator, rendering, keys)
+        wanted.append((deployment, view.deployments))
     found = [_ensure(meta.uid, manifest, there) for manifest, there in wanted]
     taken = [
         f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -202,10 +221,10 @@ def _plan_children(view: ClusterView, spec: EngineClusterSpec, rendering: Render
     if name in view.config_maps and not view.config_maps[name].metadata.is_controlled_by(meta.uid):
         taken.append(f"ConfigMap {name}")
     policies = work_on_cluster(view, spec, rendering.operator_namespace)
-    return _Children(
-        (*policies.actions, *(action for action in found if action is not None)),
-        (*taken, *policies.taken),
-    )
+    actions = (*policies.actions, *(action for action in found if action is not None))
+    if ring is not None:
+        return _Children((*ring.actions, *actions), (*taken, *policies.taken, *ring.taken))
+    return _Children(actions, (*taken, *policies.taken))
 
 
 def _is_taken(uid: str, manifest: dict[str, Any], there: Mapping[str, ObservedObject]) -> bool:

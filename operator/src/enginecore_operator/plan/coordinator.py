@@ -6,10 +6,11 @@ from enginecore_operator.api import labels
 from enginecore_operator.api.v1alpha1 import (
     COORDINATOR_REQUESTS,
     MAX_REPLICAS,
+    ClusterKeys,
     Coordinator,
     Resources,
 )
-from enginecore_operator.plan import names
+from enginecore_operator.plan import key_files, names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
     Rendering,
@@ -24,9 +25,15 @@ STARTUP_SECONDS: Final = 300
 
 
 def build_coordinator(
-    owner: ObjectMeta, coordinator: Coordinator, rendering: Rendering
+    owner: ObjectMeta,
+    coordinator: Coordinator,
+    rendering: Rendering,
+    keys: ClusterKeys | None = None,
 ) -> dict[str, Any]:
-    """Build the Deployment: one pod, as it holds the only copy of the present load."""
+    """Build the Deployment: one pod, as it holds the only copy of the present load.
+
+    With CURVE, `keys` name where its own are; another public key makes another pod.
+    """
     selector = {labels.CLUSTER: owner.name, labels.COMPONENT: labels.COORDINATOR}
     found = {**names.common_labels(owner.name), **selector}
     return {
@@ -44,27 +51,33 @@ def build_coordinator(
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": selector},
             "template": {
-                "metadata": {"labels": found},
+                "metadata": {"labels": found, **_key_annotation(keys)},
                 "spec": {
                     "enableServiceLinks": False,
                     "automountServiceAccountToken": False,
                     "terminationGracePeriodSeconds": 5,
                     "securityContext": pod_security_context(),
-                    "containers": [_container(coordinator, rendering)],
+                    "containers": [_container(coordinator, rendering, secured=keys is not None)],
+                    **({"volumes": key_files.volumes(keys, key_files.COORDINATOR)} if keys else {}),
                 },
             },
         },
     }
 
 
-def _container(coordinator: Coordinator, rendering: Rendering) -> dict[str, Any]:
+def _key_annotation(keys: ClusterKeys | None) -> dict[str, Any]:
+    return {"annotations": {labels.SERVER_KEY: keys.public_key}} if keys else {}
+
+
+def _container(coordinator: Coordinator, rendering: Rendering, *, secured: bool) -> dict[str, Any]:
     probe = {"httpGet": {"path": HEALTH_PATH, "port": "http"}}
+    arguments = ["--max-ranks", str(MAX_REPLICAS)]
     return {
         "name": labels.COORDINATOR,
         "image": coordinator.image or rendering.coordinator_image,
         "imagePullPolicy": rendering.image_pull_policy,
         "command": ["enginecore-coordinator"],
-        "args": ["--max-ranks", str(MAX_REPLICAS)],
+        "args": [*arguments, *key_files.coordinator_arguments()] if secured else arguments,
         "ports": [
             {"name": "report", "containerPort": REPORT_PORT, "protocol": "TCP"},
             {"name": "publish", "containerPort": PUBLISH_PORT, "protocol": "TCP"},
@@ -72,6 +85,7 @@ def _container(coordinator: Coordinator, rendering: Rendering) -> dict[str, Any]
         ],
         "resources": _resources(coordinator.resources),
         "securityContext": container_security_context(),
+        **({"volumeMounts": key_files.mounts()} if secured else {}),
         # Liveness begins once this one has succeeded: a slow start is no reason to be killed.
         "startupProbe": {
             **probe,

@@ -13,12 +13,14 @@ from enginecore_operator.api.conditions import (
     is_true,
 )
 from enginecore_operator.api.status import EngineCoreStatus, Failure
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec
+from enginecore_operator.api.v1alpha1 import ClusterKeys, EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
 from enginecore_operator.plan.exposure import exposure_actions, exposure_events
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
+from enginecore_operator.plan.key_rotation import engine_generation
+from enginecore_operator.plan.keys import Keyring, build_keyring, core_holder, is_secured
 from enginecore_operator.plan.network_policy import work_on_core
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import next_look
@@ -70,15 +72,63 @@ def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
     if policy.taken:
         text = f"{policy.taken[0]} is not this engine's; delete it, or rename the engine"
         return refuse_core(view, Reason.NAME_TAKEN, text, now)
-    situation = _look(view, spec, now)
-    if situation.state is PodState.SOUND or _waits(situation, now):
-        plan = _keep(situation, now)
-    else:
-        plan = _replace(situation, rendering, now)
+    plan = _with_keys(view, spec, rendering, now)
     if not policy.actions:
         return plan
     # Before there is a pod to connect to.
     return msgspec.structs.replace(plan, stages=(policy.actions, *plan.stages))
+
+
+def _with_keys(view: CoreView, spec: EngineCoreSpec, rendering: Rendering, now: datetime) -> Plan:
+    holder = core_holder(view)
+    if holder is None and is_secured(spec) and spec.cluster_keys is None:
+        return _keep_or_refuse(view, spec, Reason.POD_PENDING, "its cluster has no keys yet", now)
+    if holder is None:
+        return _decide(_look(view, spec, now), rendering, now)
+    ring = build_keyring(holder, view.keys)
+    if ring.engine is None or view.keys is None:
+        return _without_keys(view, spec, ring, now)
+    spec = msgspec.structs.replace(spec, cluster_keys=ring.engine)
+    plan = _decide(_look(view, spec, now), rendering, now)
+    rests = [rest for rest in (plan.requeue_after, view.keys.rest) if rest is not None]
+    return msgspec.structs.replace(
+        plan,
+        stages=(ring.actions, *plan.stages) if ring.actions else plan.stages,
+        events=(*view.keys.news, *plan.events),
+        requeue_after=min(rests, default=None),
+    )
+
+
+def _decide(situation: _Situation, rendering: Rendering, now: datetime) -> Plan:
+    if situation.state is PodState.SOUND or _waits(situation, now):
+        return _keep(situation, now)
+    return _replace(situation, rendering, now)
+
+
+def _without_keys(view: CoreView, spec: EngineCoreSpec, ring: Keyring, now: datetime) -> Plan:
+    """Say what is in the way of an engine without a pod; one that runs goes on."""
+    state, name = view.core.status.keys, view.core.metadata.name
+    if state is not None:
+        had = ClusterKeys(
+            secret_name=names.keys_secret_name(name, engine_generation(state)),
+            public_key=view.core.status.server_key,
+            allowed_config_map=names.allowed_keys_name(name),
+        )
+        spec = msgspec.structs.replace(spec, cluster_keys=had)
+    reason, message = Reason.POD_PENDING, "its keys are being made"
+    if ring.taken:
+        reason = Reason.NAME_TAKEN
+        message = f"not this engine's: {', '.join(ring.taken)}; delete them or rename the engine"
+    return _keep_or_refuse(view, spec, reason, message, now)
+
+
+def _keep_or_refuse(
+    view: CoreView, spec: EngineCoreSpec, reason: Reason, message: str, now: datetime
+) -> Plan:
+    situation = _look(view, spec, now)
+    if situation.state is PodState.SOUND:
+        return _keep(situation, now)
+    return refuse_core(view, reason, message, now)
 
 
 def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:

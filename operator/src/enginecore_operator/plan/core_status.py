@@ -4,6 +4,7 @@ from datetime import datetime
 
 import msgspec
 
+from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import ConditionType, Reason
 from enginecore_operator.api.status import EngineCoreStatus, Failure, PodReference
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
@@ -52,6 +53,8 @@ def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatu
         epoch=sight.epoch,
         input_address=names.tcp_address(ip, spec.transport.input_port),
         output_address=names.tcp_address(ip, spec.transport.output_port),
+        server_key=pod.metadata.annotations.get(labels.SERVER_KEY, "") if pod and ip else "",
+        keys=view.keys.state if view.keys is not None else None,
         exposed_input_address=exposure.input_address,
         exposed_output_address=exposure.output_address,
         pod=_pod_reference(view, sight),

@@ -6,19 +6,28 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
+from enginecore_operator.api.v1alpha1 import (
+    ClusterKeys,
+    EngineClusterSpec,
+    EngineCoreSpec,
+    EngineTemplate,
+    Keys,
+)
 from enginecore_operator.plan import names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import owner_reference
 
 
-def core_spec(owner: ObjectMeta, spec: EngineClusterSpec, rank: int) -> EngineCoreSpec:
-    """Return the spec of the engine of one rank."""
+def core_spec(
+    owner: ObjectMeta, spec: EngineClusterSpec, rank: int, keys: ClusterKeys | None = None
+) -> EngineCoreSpec:
+    """Return the spec of the engine of one rank; `keys` are those the cluster made for it."""
     shared = {field.name: getattr(spec, field.name) for field in fields_of(EngineTemplate)}
     return EngineCoreSpec(
-        **shared,
+        **{**shared, "keys": Keys()},
         rank=rank,
         coordinator_address=names.coordinator_address(owner.name, owner.namespace),
+        cluster_keys=keys,
     )
 
 

@@ -44,6 +44,21 @@ def addresses_name(cluster: str) -> str:
     return f"{cluster}-client-addresses"
 
 
+def keys_secret_name(holder: str, generation: int) -> str:
+    """Name of the Secret with all secret keys of a generation."""
+    return f"{holder}-keys-{generation}"
+
+
+def client_secret_name(holder: str, role: str) -> str:
+    """Name of the Secret that clients of a role mount."""
+    return f"{holder}-client" if role == "infer" else f"{holder}-{role}"
+
+
+def allowed_keys_name(holder: str) -> str:
+    """Name of the ConfigMap with the public keys that are let in."""
+    return f"{holder}-allowed-keys"
+
+
 def coordinator_address(cluster: str, namespace: str) -> str:
     """Where engines report: by name, as the Service may get another IP."""
     return f"tcp://{coordinator_name(cluster)}.{namespace}.svc:{REPORT_PORT}"

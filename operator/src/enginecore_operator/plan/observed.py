@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import Condition
-from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus
+from enginecore_operator.api.status import EngineClusterStatus, EngineCoreStatus, KeysStatus
+from enginecore_operator.plan.actions import Event
 from enginecore_wire.contract import ServerStatus
 
 
@@ -217,6 +219,28 @@ class ObservedObject(msgspec.Struct, frozen=True):
     raw: dict[str, Any]
 
 
+class ObservedSecret(msgspec.Struct, frozen=True):
+    """A Secret with keys: the pair of each entry that reads as a secret key."""
+
+    metadata: ObjectMeta
+    pairs: Mapping[str, KeyPair] = {}
+
+
+class KeysView(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of an EngineCluster, or of an EngineCore of its own.
+
+    `secrets` are looked up by name, whoever owns them; `allowed` is the ConfigMap of those who are
+    let in, likewise. `state` is how far another generation is, as of this pass, and lasts for
+    `rest` seconds at least; `news` tell what this pass did about the Secrets.
+    """
+
+    state: KeysStatus
+    secrets: Mapping[str, ObservedSecret] = {}
+    allowed: ObservedObject | None = None
+    rest: float | None = None
+    news: tuple[Event, ...] = ()
+
+
 class FactsReading(msgspec.Struct, frozen=True):
     """The latest answer, or failure, of a pod's status page. `at` is in seconds, monotonic."""
 
@@ -239,6 +263,7 @@ class CoreView(msgspec.Struct, frozen=True, kw_only=True):
     policy: ObservedObject | None = None
     nodes: Mapping[str, ObservedNode] = {}
     warnings: Mapping[str, str] = {}
+    keys: KeysView | None = None
     reading: FactsReading | None = None
 
 
@@ -251,6 +276,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     policies: Mapping[str, ObservedObject] = {}
     deployments: Mapping[str, ObservedObject] = {}
     config_maps: Mapping[str, ObservedObject] = {}
+    keys: KeysView | None = None
 
 
 Conditions = Sequence[Condition]

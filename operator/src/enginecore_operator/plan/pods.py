@@ -12,7 +12,7 @@ from enginecore_operator.api.v1alpha1 import (
     Model,
     ModelSource,
 )
-from enginecore_operator.plan import engine, names
+from enginecore_operator.plan import engine, key_files, names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
     Rendering,
@@ -53,7 +53,11 @@ def build_pod(
         "terminationGracePeriodSeconds": spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS,
         "securityContext": pod_security_context(),
         "containers": [_engine_container(owner, spec, epoch, rendering)],
-        "volumes": [*_volumes(spec.model.source), *engine.server_volumes(spec)],
+        "volumes": [
+            *_volumes(spec.model.source),
+            *engine.server_volumes(spec),
+            *key_files.server_volumes(spec),
+        ],
     }
     if spec.pod_template.spec.host_network:
         # Without it the pod asks the node's DNS server, which knows no Service.
@@ -70,6 +74,7 @@ def build_pod(
             "name": names.pod_name(owner.name, epoch),
             "namespace": owner.namespace,
             "labels": _labels(owner, spec, epoch, revision, cluster),
+            **key_files.annotations(spec),
             "ownerReferences": [owner_reference(labels.CORE_KIND, owner)],
         },
         "spec": pod_spec,
@@ -99,6 +104,7 @@ def build_config(owner: ObjectMeta, spec: EngineCoreSpec, epoch: int) -> ServerC
             output_port=spec.transport.output_port,
             http_port=spec.transport.http_port,
             max_clients=spec.transport.max_clients,
+            **key_files.transport_settings(spec),
         ),
         liveness=LivenessConfig(
             ping_seconds=spec.liveness.ping_seconds,
@@ -109,6 +115,7 @@ def build_config(owner: ObjectMeta, spec: EngineCoreSpec, epoch: int) -> ServerC
         ),
         drain_deadline_seconds=float(spec.drain.deadline_seconds),
         coordinator_address=spec.coordinator_address or None,
+        **key_files.coordinator_settings(spec),
     )
 
 
@@ -156,7 +163,11 @@ def _engine_container(
         "securityContext": container_security_context(),
         # The last lines of a failed engine's log reach the pod's status, and from there ours.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*_mounts(spec.model.source), *engine.server_mounts(spec)],
+        "volumeMounts": [
+            *_mounts(spec.model.source),
+            *engine.server_mounts(spec),
+            *key_files.server_mounts(spec),
+        ],
         **_probes(),
     }
 

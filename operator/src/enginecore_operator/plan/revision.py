@@ -6,27 +6,30 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate, Transport
 
 REVISION_LENGTH = 10
 
 
 def compute_revision(spec: EngineCoreSpec) -> str:
-    """Hash the part of a spec that a change of replaces pods: all but rank, restart,
-    transport.expose and transport.networkPolicy.
+    """Hash the part of a spec that a change of replaces pods: all but rank, restart, keys (pods
+    are made by clusterKeys), transport.expose and transport.networkPolicy.
 
     Fields at their default are left out, so a new field in a new operator changes no hash.
     """
     relevant: dict[str, Any] = {}
-    # A Service and a NetworkPolicy are put before the pod, or taken away.
-    inside = msgspec.structs.replace(spec.transport, expose="None", network_policy="Clients")
+    # A Service and a NetworkPolicy are put before the pod, or taken away. CURVE is in the keys, and
+    # counts by them: so pods from before there was any are as they are to be without it.
+    inside = msgspec.structs.replace(
+        spec.transport, expose="None", network_policy="Clients", security=Transport().security
+    )
     spec = msgspec.structs.replace(spec, transport=inside)
     if spec.accelerator.count == spec.parallelism.devices:
         # As if it were left out: API servers once wrote the default into every object.
         unset = msgspec.structs.replace(spec.accelerator, count=None)
         spec = msgspec.structs.replace(spec, accelerator=unset)
     for field in fields_of(type(spec)):
-        if field.name not in ("rank", "restart"):
+        if field.name not in ("rank", "restart", "keys"):
             value = _without_defaults(getattr(spec, field.name), field)
             if value is not None:
                 relevant[field.encode_name] = value

@@ -22,8 +22,9 @@ def merge_template(pod: dict[str, Any], template: PodTemplate) -> dict[str, Any]
     """
     metadata = dict(pod["metadata"])
     metadata["labels"] = {**template.metadata.labels, **metadata["labels"]}
-    if template.metadata.annotations:
-        metadata["annotations"] = dict(template.metadata.annotations)
+    annotations = {**template.metadata.annotations, **metadata.get("annotations", {})}
+    if annotations:
+        metadata["annotations"] = annotations
     spec = dict(pod["spec"])
     for field in fields_of(type(template.spec)):
         value = getattr(template.spec, field.name)
