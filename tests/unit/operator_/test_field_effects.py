@@ -193,6 +193,16 @@ ENGINE = {
         {"transport": {"httpPort": 7003}},
         {"engine ports http containerPort": 7003, "server transport http_port": 7003},
     ),
+    "limits.frameBytes": Case(
+        {"limits": {"frameBytes": 1 << 20}}, {"server limits frame_bytes": 1 << 20}
+    ),
+    "limits.inFlight": Case({"limits": {"inFlight": 7}}, {"server limits in_flight": 7}),
+    "limits.inFlightTotal": Case(
+        {"limits": {"inFlightTotal": 2000}}, {"server limits in_flight_total": 2000}
+    ),
+    "limits.promptTokens": Case(
+        {"limits": {"promptTokens": 9}}, {"server limits prompt_tokens": 9}
+    ),
     "transport.maxClients": Case(
         {"transport": {"maxClients": 9}}, {"server transport max_clients": 9}
     ),

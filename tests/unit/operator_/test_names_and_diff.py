@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from enginecore_operator.api.crdgen import NAME_RULES
-from enginecore_operator.api.v1alpha1 import MAX_REPLICAS
+from enginecore_operator.api.lifecycle import MAX_REPLICAS
 from enginecore_operator.plan import names
 from enginecore_operator.plan.diff import first_difference, parse_quantity
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginecore_operator.api.v1alpha1 import Rollout
+from enginecore_operator.api.lifecycle import Rollout
 from enginecore_operator.plan.rollout import EngineState, choose_updates
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec, Runtime
+from enginecore_operator.api.runtime import Runtime
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan.pods import build_pod
 from enginecore_wire.contract import ServerConfig

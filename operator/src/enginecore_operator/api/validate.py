@@ -12,7 +12,8 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA, fields_of
-from enginecore_operator.api.v1alpha1 import EngineTemplate, Keys
+from enginecore_operator.api.transport import Keys
+from enginecore_operator.api.v1alpha1 import EngineTemplate
 from enginecore_wire.public_keys import is_key
 
 SpecT = TypeVar("SpecT", bound=EngineTemplate)

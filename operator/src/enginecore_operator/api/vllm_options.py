@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from enginecore_operator.api.schema import Rule
 
 if TYPE_CHECKING:
-    from enginecore_operator.api.v1alpha1 import Runtime
+    from enginecore_operator.api.runtime import Runtime
 
 
 class OwnedOption(NamedTuple):

@@ -3,13 +3,10 @@
 from typing import Any, Final
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import (
-    COORDINATOR_REQUESTS,
-    MAX_REPLICAS,
-    ClusterKeys,
-    Coordinator,
-    Resources,
-)
+from enginecore_operator.api.devices import Resources
+from enginecore_operator.api.lifecycle import MAX_REPLICAS
+from enginecore_operator.api.transport import ClusterKeys
+from enginecore_operator.api.v1alpha1 import COORDINATOR_REQUESTS, Coordinator
 from enginecore_operator.plan import key_files, names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (

@@ -13,7 +13,8 @@ from enginecore_operator.api.conditions import (
     is_true,
 )
 from enginecore_operator.api.status import EngineCoreStatus, Failure
-from enginecore_operator.api.v1alpha1 import ClusterKeys, EngineCoreSpec
+from enginecore_operator.api.transport import ClusterKeys
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan

@@ -6,13 +6,8 @@ import msgspec
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import (
-    ClusterKeys,
-    EngineClusterSpec,
-    EngineCoreSpec,
-    EngineTemplate,
-    Keys,
-)
+from enginecore_operator.api.transport import ClusterKeys, Keys
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
 from enginecore_operator.plan import names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import owner_reference

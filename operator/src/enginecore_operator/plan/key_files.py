@@ -4,7 +4,8 @@ import posixpath
 from typing import Any, Final
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import ClusterKeys, EngineCoreSpec
+from enginecore_operator.api.transport import ClusterKeys
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 
 CURVE: Final = "Curve"
 SERVER: Final = "server"

@@ -12,13 +12,8 @@ import msgspec
 from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
 from enginecore_operator.api.status import KeysStatus
-from enginecore_operator.api.v1alpha1 import (
-    ClusterKeys,
-    EngineClusterSpec,
-    EngineCoreSpec,
-    EngineTemplate,
-    Keys,
-)
+from enginecore_operator.api.transport import ClusterKeys, Keys
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import names
 from enginecore_operator.plan.actions import Action, Apply, Create

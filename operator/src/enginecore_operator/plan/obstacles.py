@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from enginecore_operator.api.conditions import Reason, parse_timestamp
-from enginecore_operator.api.v1alpha1 import Accelerator
+from enginecore_operator.api.devices import Accelerator
 from enginecore_operator.plan.observed import ObservedPod, Waiting
 
 SLOW_SECONDS: Final = 5.0

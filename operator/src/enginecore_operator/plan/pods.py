@@ -6,12 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from enginecore_operator.api import labels
-from enginecore_operator.api.v1alpha1 import (
-    MODEL_FILE_SUFFIXES,
-    EngineCoreSpec,
-    Model,
-    ModelSource,
-)
+from enginecore_operator.api.model import MODEL_FILE_SUFFIXES, Model, ModelSource
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec
 from enginecore_operator.plan import engine, key_files, names
 from enginecore_operator.plan.observed import ObjectMeta
 from enginecore_operator.plan.rendering import (
@@ -32,6 +28,7 @@ from enginecore_wire.contract import (
     ServerConfig,
     TransportConfig,
 )
+from enginecore_wire.control import Limits
 
 MODELS_PATH: Final = "/models"
 RUN_PATH: Final = "/run/enginecore"
@@ -112,6 +109,12 @@ def build_config(owner: ObjectMeta, spec: EngineCoreSpec, epoch: int) -> ServerC
             grace_seconds=spec.liveness.grace_seconds,
             step_deadline_seconds=spec.liveness.step_deadline_seconds,
             start_progress_deadline_seconds=spec.liveness.start_progress_deadline_seconds,
+        ),
+        limits=Limits(
+            frame_bytes=spec.limits.frame_bytes,
+            in_flight=spec.limits.in_flight,
+            in_flight_total=spec.limits.in_flight_total,
+            prompt_tokens=spec.limits.prompt_tokens,
         ),
         drain_deadline_seconds=float(spec.drain.deadline_seconds),
         coordinator_address=spec.coordinator_address or None,

@@ -11,8 +11,8 @@ from enginecore_operator.api.conditions import (
     parse_timestamp,
     precise_timestamp,
 )
+from enginecore_operator.api.lifecycle import Restart
 from enginecore_operator.api.status import EngineCoreStatus, Failure
-from enginecore_operator.api.v1alpha1 import Restart
 from enginecore_operator.plan.observed import ObservedPod
 from enginecore_wire.contract import ServerStatus
 from enginecore_wire.packed_log import unpack

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from enginecore_operator.api.schema import fields_of
-from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate, Transport
+from enginecore_operator.api.transport import Transport
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
 
 REVISION_LENGTH = 10
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from enginecore_operator.api.v1alpha1 import Rollout
+from enginecore_operator.api.lifecycle import Rollout
 
 
 class EngineState(NamedTuple):
