@@ -1,7 +1,45 @@
-"""The garbage collector, while a burst of outputs is read and handed out."""
+"""The garbage collector, while bursts of outputs are read and handed out."""
 
 import gc
-from typing import Self
+import os
+import threading
+from typing import Final, Self
+
+
+class Collector:
+    """The process's garbage collector, which several clients may have rest at the same time.
+
+    Whoever wakes it first wakes it: a client that is in a burst whenever another one leaves its own
+    would else keep it from running at all.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._resting = False
+
+    def rest(self) -> None:
+        """Stop it, if it is on."""
+        with self._lock:
+            if gc.isenabled():
+                self._resting = True
+                gc.disable()
+
+    def wake(self) -> None:
+        """Start it again, if it was stopped by `rest`."""
+        with self._lock:
+            if self._resting:
+                self._resting = False
+                gc.enable()
+
+    def forked(self) -> None:
+        """Start it again in a child whose parent was in a burst: the thread that would do so is
+        the parent's."""
+        self._lock = threading.Lock()
+        self.wake()
+
+
+COLLECTOR: Final = Collector()
+os.register_at_fork(after_in_child=COLLECTOR.forked)
 
 
 class NoCollection:
@@ -9,20 +47,15 @@ class NoCollection:
 
     Each output of a burst has a list of tokens, and all of them live until their readers run: the
     collector, which runs every few hundred lists, would go through the same ones again and again.
-    It is the whole process's; a block takes milliseconds, and what another thread says of the
-    collector during one may not last.
+    It is the whole process's: blocks take milliseconds, and a `gc.disable()` of another thread
+    during one does not last.
     """
 
-    __slots__ = ("_collects",)
-
-    def __init__(self) -> None:
-        self._collects = False
+    __slots__ = ()
 
     def __enter__(self) -> Self:
-        self._collects = gc.isenabled()
-        gc.disable()
+        COLLECTOR.rest()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._collects:
-            gc.enable()
+        COLLECTOR.wake()
