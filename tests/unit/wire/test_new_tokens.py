@@ -101,6 +101,23 @@ def test_one_output_with_more_has_all_of_them_read(field: str, where: int) -> No
     assert read.outputs[:where] == plainly_decoded(body).outputs[:where]
 
 
+def test_an_end_is_read_whatever_ends_like_outputs_that_have_none() -> None:
+    """Seven nils of a connector, and eleven of other parts of the message."""
+    for more in (
+        {"kv_transfer_params": {"remote_block_ids": [None] * 7}},
+        {"ec_transfer_params": {"blocks": [None] * 8}},
+        {},
+    ):
+        for where in (0, 19):
+            message = EngineCoreOutputs(outputs=outputs(20))
+            stats = {"a": [None] * 11 + [0] + [None] * 4} if where == 19 else None
+            message.scheduler_stats = SchedulerStats(kv_connector_stats=stats)
+            message.outputs[where].finish_reason = FinishReason.LENGTH
+            for field, value in more.items():
+                setattr(message.outputs[where], field, value)
+            assert OutputsDecoder().decode(encoded(message)) == message
+
+
 @pytest.mark.parametrize("count", [0, 1, FEWEST - 1])
 def test_few_outputs_are_not_looked_through(count: int) -> None:
     message = EngineCoreOutputs(outputs=outputs(count))
@@ -146,6 +163,9 @@ def test_it_passes_for_an_output() -> None:
     assert slim != NewTokens("r", [2])
     assert slim != EngineCoreOutput("r", [1], finish_reason=FinishReason.STOP)
     assert slim != "r"
+    for same in (whole, NewTokens("r", [1])):
+        assert not slim != same  # noqa: SIM202 - the operator itself is meant
+        assert not same != slim  # noqa: SIM202
     assert (complete(slim), complete(whole)) == (whole, whole)
     assert type(complete(slim)) is EngineCoreOutput
     assert [copy.copy(slim), pickle.loads(pickle.dumps(slim))]  # noqa: S301 - its own == [whole, whole]
