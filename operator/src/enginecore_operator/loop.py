@@ -24,7 +24,7 @@ from enginecore_operator.kube.errors import (
     TerminatingError,
     UnreachableError,
 )
-from enginecore_operator.kube.events import EventWriter
+from enginecore_operator.kube.events import EventWriter, shorten
 from enginecore_operator.kube.execute import Executor
 from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
 from enginecore_operator.kube.secrets import SecretStore
@@ -337,7 +337,7 @@ class Reconciler:
     def _tell(self, key: Key, view: ClusterView | CoreView, event: Event) -> None:
         about = view.cluster.metadata if isinstance(view, ClusterView) else view.core.metadata
         log = logger.warning if event.type == "Warning" else logger.info
-        log("%s: %s: %s", key, event.reason.value, event.message)
+        log("%s: %s: %s", key, event.reason.value, shorten(event.message))
         self._events.post(BY_KIND[key.kind], about, event)
 
     async def _nodes_of(self, pods: Sequence[ObservedPod]) -> dict[str, ObservedNode]:

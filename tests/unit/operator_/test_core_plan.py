@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from enginecore_operator.api import labels
+from enginecore_operator.api.conditions import ConditionType, find_condition
 from enginecore_operator.plan.actions import Create, Delete, Patch
 from enginecore_operator.plan.observed import FactsReading
 from enginecore_operator.plan.orphans import plan_orphans
@@ -275,6 +276,26 @@ def test_the_packed_log_is_told_where_it_has_more() -> None:
     story.plan(100)
     assert story.status.failure is not None
     assert story.status.failure.message == "dead; its last output: " + "\n".join(lines)
+
+
+def test_a_condition_has_the_cause_before_a_long_log() -> None:
+    """All of the log is in status.failure."""
+    lines = [f"{number} {'x' * 200}" for number in range(50)]
+    cause = "the worker TP1 has ended; the first error in its log: no memory"
+    words = ServerStatus(
+        name="smollm-0", rank=0, epoch=1, phase="Failed", message=cause, log_packed=pack(lines)
+    )
+    story = CoreStory(restart={"limit": 1})
+    story.plan()
+    story.pod = failed(story.pod, log=msgspec.json.encode(words).decode())
+    story.plan(100)
+    assert story.status.failure is not None
+    assert story.status.failure.message == f"{cause}; its last output: " + "\n".join(lines)
+    ready = find_condition(story.status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert cause in ready.message
+    assert ready.message.endswith(lines[-1])
+    assert len(ready.message) < 4400
 
 
 def test_deleting_a_failed_pod_does_not_cut_the_back_off_short() -> None:

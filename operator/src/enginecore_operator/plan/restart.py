@@ -69,7 +69,7 @@ def record_failure(
         count=before.count + 1 if before is not None and in_a_row else 1,
         time=precise_timestamp(now),
         reason=reason,
-        message=_tail(message, MESSAGE_LENGTH),
+        message=_cut(message, MESSAGE_LENGTH),
         revision=revision,
     )
 
@@ -77,7 +77,7 @@ def record_failure(
 def describe_failures(failure: Failure) -> str:
     """Tell a failure's tale in one sentence."""
     row = counted(failure.count, "failure")
-    return f"{row} in a row, the last: {failure.reason}: {_tail(failure.message, TALE_LENGTH)}"
+    return f"{row} in a row, the last: {failure.reason}: {_cut(failure.message, TALE_LENGTH)}"
 
 
 def given_up(failure: Failure, policy: Restart) -> bool:
@@ -100,5 +100,9 @@ def _was_stable(status: EngineCoreStatus, now: datetime) -> bool:
     return (now - since).total_seconds() >= STABLE_SECONDS
 
 
-def _tail(message: str, length: int) -> str:
-    return message if len(message) <= length else f"…{message[-length:]}"
+def _cut(message: str, length: int) -> str:
+    """Cut the middle out of a long message: it begins with the cause and ends with the last log."""
+    if len(message) <= length:
+        return message
+    head = length // 4
+    return f"{message[:head]} … {message[head + 3 - length :]}"
