@@ -28,13 +28,19 @@ class EngineProcesses:
         """Watch the workers that the EngineCore has by now.
 
         An EngineCore may take long to say that one of them has ended: vLLM's first waits for
-        the others, which wait for the dead one.
+        the others, which wait for the dead one. What a worker starts may end: until it has its own
+        program, it has the worker's title.
         """
+        names: dict[int, str] = {}
+
+        def is_other(pid: int) -> bool:
+            names[pid] = title(pid)
+            return not is_worker(names[pid])
+
         for core in tuple(self._pidfds):
-            for pid in descendants(core):
-                name = title(pid)
-                if is_worker(name):
-                    self._watch(pid, f"worker {name}")
+            for pid in descendants(core, is_other):
+                if is_worker(names[pid]):
+                    self._watch(pid, f"worker {names[pid]}")
 
     def close(self) -> None:
         """Stop watching."""
@@ -63,4 +69,5 @@ def is_worker(name: str) -> bool:
     What precedes the colons can be set (VLLM_PROCESS_NAME_PREFIX). Other processes below an
     EngineCore, such as compilers and resource trackers, may come and go.
     """
-    return name.partition("::")[2].startswith("Worker")
+    _, colons, own = name.rpartition("::")
+    return bool(colons) and own.startswith("Worker")

@@ -14,6 +14,8 @@ TERMINATION_BYTES: Final = 4096
 
 PACKED_BYTES: Final = 3000
 """Of these, for the log that is compressed; what is left has its end as plain text."""
+LEAST_PACKED_BYTES: Final = 1500
+"""To keep more of the log than this, a long message is not cut."""
 
 _LONGEST_LINE: Final = 400
 
@@ -22,33 +24,33 @@ def termination_message(status: ServerStatus) -> bytes:
     """Return the status as JSON, reduced to what is asked of the dead.
 
     It is a ServerStatus to whoever parses it, so what does not fit is left out, never cut: first
-    the oldest log lines, then the end of the message. The log is there twice: compressed for the
+    the oldest log lines, then the end of a long message. The log is there twice: compressed for the
     operator, and as many of its last lines as fit for people who look at the pod.
     """
     lines = list(compact(status.log_tail))
-    packed = _packed([_shortened(line) for line in status.log_tail])
+    whole = [_shortened(line) for line in status.log_tail]
+    packed = _packed(whole, PACKED_BYTES)
     words = status.message
-    text = _encode(status, words, lines, packed)
-    while len(text) > TERMINATION_BYTES:
+    while len(text := _encode(status, words, lines, packed)) > TERMINATION_BYTES:
+        excess = len(text) - TERMINATION_BYTES
         if lines:
             del lines[0]
-        elif packed:
-            packed = ""
+        elif len(packed) > max(LEAST_PACKED_BYTES, excess) or (packed and not words):
+            packed = _packed(whole, len(packed) - excess)
         elif words:
             words = words[: len(words) // 2]
         else:
             status = msgspec.structs.replace(status, name=status.name[:253], reason="")
-        text = _encode(status, words, lines, packed)
     return text
 
 
-def _packed(lines: list[str]) -> str:
-    """Pack the last lines that fit into PACKED_BYTES."""
+def _packed(lines: Sequence[str], room: int) -> str:
+    """Pack the last lines that fit into so many bytes; "" if none does."""
     while lines:
         packed = pack(lines)
-        if len(packed) <= PACKED_BYTES:
+        if len(packed) <= room:
             return packed
-        del lines[: max(1, len(lines) // 8)]
+        lines = lines[max(1, len(lines) // 8) :]
     return ""
 
 

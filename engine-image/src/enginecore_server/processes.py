@@ -3,7 +3,7 @@
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +33,13 @@ def end_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def descendants(root: int) -> list[int]:
-    """Return the pids of all descendants of `root`, zombies too, parents before children."""
+def descendants(root: int, further: Callable[[int], bool] = lambda _: True) -> list[int]:
+    """Return the pids of all descendants of `root`, zombies too, parents before children.
+
+    Args:
+        root: where to begin.
+        further: says of each whether those below it are looked for.
+    """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -46,6 +51,7 @@ def descendants(root: int) -> list[int]:
     while frontier:
         frontier = [child for pid in frontier for child in children.get(pid, ())]
         found.extend(frontier)
+        frontier = [pid for pid in frontier if further(pid)]
     return found
 
 

@@ -130,6 +130,7 @@ class CoordinatorReports:
         self._rank = rank
         self._socket: zmq.Socket[bytes] | None = None
         self._failing_since: float | None = None
+        self._tried = False
         self._connecting: asyncio.Task[None] | None = None
 
     def send(self, stats: SchedulerStats, timestamp: float, now: float) -> None:
@@ -148,7 +149,8 @@ class CoordinatorReports:
         if self._failing_since is None:
             self._failing_since = now
         waited = now - self._failing_since >= _RESOLVE_AGAIN_SECONDS
-        if self._connecting is None and (self._socket is None or waited):
+        if self._connecting is None and (waited or not self._tried):
+            self._tried = True
             self._failing_since = now
             self._connecting = asyncio.create_task(self._connect())
 

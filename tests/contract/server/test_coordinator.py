@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 import zmq
 
-from enginecore_wire.outputs import EngineCoreOutputs
+from enginecore_curve.keys import new_key_pair
+from enginecore_server.reports import CoordinatorKeys, CoordinatorReports
+from enginecore_wire.outputs import EngineCoreOutputs, SchedulerStats
 from support.eventually import eventually
 from support.pod import Pod
 from support.raw_client import RawClient, request
@@ -93,6 +96,22 @@ def test_a_name_that_does_not_resolve_disturbs_nobody(make_pod: MakePod, connect
     client.add(request("served"))
     client.tokens("served")
     eventually(lambda: any("does not resolve" in line for line in pod.log))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "coordinator.invalid"], ids=["no keys", "no host"])
+async def test_what_is_wrong_is_told_once_in_a_while(
+    host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often there is something to report."""
+    keys = CoordinatorKeys(new_key_pair(), "", str(tmp_path / "missing"))
+    with zmq.Context() as context:
+        reports = CoordinatorReports(context, f"tcp://{host}:5559", 0, keys)
+        for now in (0.0, 0.05, 1.0, 2.9, 3.1, 3.2):
+            reports.send(SchedulerStats(), 0.0, now)
+            while reports._connecting is not None:
+                await reports._connecting
+        await reports.close()
+    assert len(caplog.records) == 2
 
 
 def _reopen(port: int) -> Reports | None:

@@ -1,14 +1,19 @@
 """An engine that has workers cannot lose one; other processes below it may come and go."""
 
+import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from enginecore_server.engine_processes import EngineProcesses
 from enginecore_wire.outputs import ENGINE_CORE_DEAD, EngineCoreOutputs, FinishReason
+from support.eventually import eventually_async
 from support.pod import Pod, alive
 from support.raw_client import RawClient, request
 from support.stub_workers import HELPER
@@ -68,3 +73,42 @@ def test_workers_that_end_with_their_engine_are_no_death(make_pod: MakePod) -> N
     assert pod.process.wait(15) == 0
     assert not any(alive(pid) for pid in pids)
     assert "engine lost" not in "\n".join(pod.log)
+
+
+FORKING = """
+import os
+helper = os.fork()
+if helper == 0:
+    os.read(0, 1)
+    os._exit(0)
+print(helper, flush=True)
+os.waitpid(helper, 0)
+print("it has ended", flush=True)
+os.read(0, 1)
+"""
+
+
+async def test_what_a_worker_forked_may_end() -> None:
+    """It has the worker's title, and is none."""
+    told: list[str] = []
+    watched = EngineProcesses(told.append)
+    with subprocess.Popen(  # noqa: ASYNC220 - it begins at once
+        ["VLLM::Worker_TP0", "-c", FORKING],
+        executable=sys.executable,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdout is not None
+        helper = int(worker.stdout.readline())
+        watched.watch_core(os.getpid())
+        watched.watch_workers()
+        os.kill(helper, signal.SIGKILL)
+        assert worker.stdout.readline() == "it has ended\n"
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert told == []
+        worker.kill()
+        await eventually_async(lambda: told)
+    assert told == [f"the worker VLLM::Worker_TP0, process {worker.pid}, has ended"]
+    watched.close()

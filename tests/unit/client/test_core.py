@@ -138,17 +138,22 @@ def test_a_silent_coordinator_is_connected_anew() -> None:
     assert link.subscribed[-2:] == ["tcp://c:1", None]
 
 
-def test_stale_coordinator_loads_give_way_to_stats() -> None:
+@pytest.mark.parametrize("after", [1, 13], ids=["before it is missed", "once it is missed"])
+def test_stale_coordinator_loads_give_way_to_stats(after: int) -> None:
+    """Engines say what changed, and nothing more until it changes again."""
     link = MemoryLink("a", "b")
     frame = msgspec.msgpack.encode([[[0, 50, 0.1], [0, 2, 0.1]], 0, False])
     link.core.loads.receive([frame], link.now)
-    for _ in range(13):
+    loads = {"a": 0, "b": 99}
+    for second in range(14):
+        if second == after:
+            for name, running in loads.items():
+                stats = Stats(scheduler_stats=SchedulerStats(num_running_reqs=running))
+                link.control(link.pod(name), stats)
         link.wait(1.0)
         for name in "ab":
             pong = Pong(nonce=link.pod(name).hellos[-1].nonce)
             link.control(link.pod(name), pong)
-    link.control(link.pod("a"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=0)))
-    link.control(link.pod("b"), Stats(scheduler_stats=SchedulerStats(num_running_reqs=99)))
     add(link, "one")
     assert len(link.pod("a").adds) == 1
 

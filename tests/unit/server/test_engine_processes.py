@@ -12,6 +12,7 @@ from enginecore_server.engine_processes import is_worker
         ("VLLM::Worker_TP0", True),
         ("VLLM::Worker_PP1_TP3_EP3", True),
         ("mine::Worker_TP0", True),
+        ("a::b::Worker_TP0", True),
         ("VLLM::EngineCore", False),
         ("VLLM::APIServer_0", False),
         ("Worker_TP0", False),

@@ -64,6 +64,18 @@ def test_fifty_lines_of_any_log_arrive_for_the_operator() -> None:
     assert left.log_tail[-1] == lines[-1].removeprefix(LEAD)
 
 
+@pytest.mark.parametrize("message", ["m" * 1500, "m" * 2500, "錯" * 500, "錯" * 2000])
+def test_a_long_message_leaves_room_for_the_log(message: str) -> None:
+    lines = [Random(number).randbytes(40).hex() for number in range(50)]
+    status = msgspec.structs.replace(FAILED, message=message, log_tail=lines)
+    left = read(termination_message(status))
+    kept = unpack(left.log_packed)
+    assert len(kept) >= 12
+    assert kept == lines[-len(kept) :]
+    assert message.startswith(left.message)
+    assert len(left.message) >= 250
+
+
 def test_of_a_log_that_cannot_be_packed_the_end_arrives() -> None:
     lines = [Random(number).randbytes(60).hex() for number in range(50)]
     left = read(termination_message(msgspec.structs.replace(FAILED, log_tail=lines)))

@@ -71,6 +71,7 @@ class Delivery:
         self._balancer = balancer
         self._waves = waves
         self._decoders: dict[int, MsgpackDecoder[EngineCoreOutputs]] = {}
+        self._own_loads: dict[int, EngineLoad] = {}
 
     def receive(self, connection: Connection, frames: list[Frame], now: float) -> None:
         """Take in one message of an engine."""
@@ -103,10 +104,21 @@ class Delivery:
                 )
                 self._ledger.events.append(StatsUpdate(rank, stats))
 
+    def loads_missed(self) -> None:
+        """Go on with what each engine said of itself last: it says no more until that changes."""
+        if not self.loads_known:
+            return
+        self.loads_known = False
+        for connection in self._fleet.working():
+            load = self._own_loads.get(connection.link)
+            if load is not None:
+                self._load(self._fleet.rank(connection), load)
+
     def forget(self, connection: Connection) -> None:
         """Drop what belongs to a connection."""
         self.admissions.pop(connection.link, None)
         self._decoders.pop(connection.link, None)
+        self._own_loads.pop(connection.link, None)
 
     def cancel(self, connection: Connection, internal_ids: list[str]) -> None:
         """Tell an engine to forget requests."""
@@ -199,8 +211,9 @@ class Delivery:
         if not self._fleet.is_current(connection):
             return
         rank = self._fleet.rank(connection)
+        load = EngineLoad(stats.num_waiting_reqs, stats.num_running_reqs, stats.kv_cache_usage)
+        self._own_loads[connection.link] = load
         if not self.loads_known:
-            load = EngineLoad(stats.num_waiting_reqs, stats.num_running_reqs, stats.kv_cache_usage)
             self._load(rank, load)
         self._ledger.events.append(StatsUpdate(rank, stats))
 

@@ -60,7 +60,7 @@ class Loads:
         """Subscribe again, and tell once, when nothing was heard for too long."""
         if now - self._heard_at <= STALE_SECONDS:
             return
-        self._delivery.loads_known = False
+        self._delivery.loads_missed()
         self._heard_at = now
         self._fleet.subscribe_again()
         address = self._fleet.stats_address
