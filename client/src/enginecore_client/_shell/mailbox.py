@@ -180,7 +180,15 @@ class TaskMailbox(Generic[T]):
 
     def _put_and_wake(self, item: Any) -> None:
         self.items.append(item)
-        self._wake()
+        waiter = self._waiter
+        if self._others or waiter is None:
+            self._wake()
+            return
+        # One waits, as nearly always, and each step of an engine comes through here for each of
+        # its streams: so without the calls of _wake.
+        self._waiter = None
+        self.put = self.items.append
+        _woken(waiter)
 
     def _wake(self) -> None:
         """Wake who has waited longest."""
