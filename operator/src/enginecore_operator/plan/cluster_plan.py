@@ -11,7 +11,7 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
 from enginecore_operator.api.status import EngineClusterStatus
-from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import cluster_status, names
 from enginecore_operator.plan.actions import (
@@ -29,7 +29,7 @@ from enginecore_operator.plan.addresses import (
     collect_exposed,
 )
 from enginecore_operator.plan.coordinator import build_coordinator
-from enginecore_operator.plan.cores import build_core, core_spec, spec_document
+from enginecore_operator.plan.cores import build_core, core_spec, read_core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
 from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
 from enginecore_operator.plan.network_policy import work_on_cluster
@@ -287,7 +287,7 @@ def _in_place(
 ) -> dict[str, Any] | None:
     """Return an engine whose turn has not come with what replaces no pod; None if it has that."""
     try:
-        present = read_spec(core.spec, EngineCoreSpec)
+        present = read_core_spec(core)
     except InvalidSpecError:
         return None
     document = spec_document(take_over_settings(present, spec))
@@ -308,7 +308,7 @@ def _difference(manifest: dict[str, Any], core: ObservedCore) -> Difference | No
 def _revision_of(core: ObservedCore) -> str:
     """Compute the revision from the spec itself: labels may be edited."""
     try:
-        return compute_revision(read_spec(core.spec, EngineCoreSpec))
+        return compute_revision(read_core_spec(core))
     except InvalidSpecError:
         return ""
 
