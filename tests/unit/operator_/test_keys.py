@@ -408,6 +408,27 @@ def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
     assert len(story.pods) == 1
 
 
+GIVEN = {"secretName": "mine", "publicKey": "k" * 40, "allowedConfigMap": "those"}
+PLAIN = {"transport": {"security": "None"}}
+
+
+@pytest.mark.parametrize("keys", [{}, {"clusterKeys": GIVEN}], ids=["its own", "given"])
+@pytest.mark.parametrize(("before", "after"), [(PLAIN, SECURED), (SECURED, PLAIN)])
+def test_curve_on_and_off_replaces_an_engine_of_its_own(
+    keys: dict[str, Any], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    story = CoreStory(**before, **keys)
+    story.plan()
+    story.pod = running(story.pod)
+    story.plan(1)
+    story.change_spec(**after, **keys)
+    story.plan(2)
+    assert [labels.SERVER_KEY in pod.metadata.annotations for pod in story.pods] == [
+        before == SECURED,
+        after == SECURED,
+    ]
+
+
 def test_what_reads_as_a_key_of_a_secret() -> None:
     meta = {"name": "s", "uid": "u"}
     data = {"good": "RzVQelk0R3duMHFLV3E9cm4hNmE+RzlbJVBqK1dXXVMkWGk+IS96IQ==", "bad": "eA==",
