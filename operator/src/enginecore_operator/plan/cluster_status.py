@@ -64,7 +64,7 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
         current_revision=sight.revision,
         client_addresses=sight.addresses,
         exposed_addresses=sight.exposed,
-        keys=view.keys.state if view.keys is not None else None,
+        keys=view.keys.state if view.keys is not None else view.cluster.status.keys,
         conditions=build_conditions(
             view.cluster.status.conditions,
             verdicts,

@@ -111,18 +111,31 @@ def _without_keys(view: CoreView, spec: EngineCoreSpec, ring: Keyring, now: date
     if state is not None:
         had = ClusterKeys(
             secret_name=names.keys_secret_name(name, engine_generation(state)),
-            public_key=view.core.status.server_key,
+            public_key=_key_of_pod(view),
             allowed_config_map=names.allowed_keys_name(name),
         )
         spec = msgspec.structs.replace(spec, cluster_keys=had)
     reason, message = Reason.POD_PENDING, "its keys are being made"
-    if ring.taken:
+    if view.keys_refused:
+        reason, message = Reason.API_REFUSED, view.keys_refused
+    elif ring.taken:
         reason = Reason.NAME_TAKEN
         message = f"not this engine's: {', '.join(ring.taken)}; delete them or rename the engine"
     situation = _look(view, spec, now)
     if situation.state is PodState.SOUND:
         return _keep(situation, now)
     return refuse_core(view, reason, message, now)
+
+
+def _newest(view: CoreView) -> ObservedPod | None:
+    mine = [p for p in view.pods if p.metadata.is_controlled_by(view.core.metadata.uid)]
+    return max(mine, key=lambda pod: pod.epoch, default=None)
+
+
+def _key_of_pod(view: CoreView) -> str:
+    """Return the public key of the newest pod; empty where it has none."""
+    newest = _newest(view)
+    return newest.metadata.annotations.get(labels.SERVER_KEY, "") if newest is not None else ""
 
 
 def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:
@@ -141,8 +154,7 @@ def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodS
 def _look(view: CoreView, spec: EngineCoreSpec, now: datetime) -> _Situation:
     status = view.core.status
     revision = compute_revision(spec)
-    mine = [p for p in view.pods if p.metadata.is_controlled_by(view.core.metadata.uid)]
-    newest = max(mine, key=lambda pod: pod.epoch, default=None)
+    newest = _newest(view)
     current = newest if newest is not None and newest.epoch >= status.epoch else None
     state = diagnose(view, current, revision)
     failure = status.failure
