@@ -406,6 +406,47 @@ def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
     assert len(story.pods) == 1
 
 
+@pytest.mark.parametrize("since", ["Settled", "Listing", "Publishing"])
+def test_a_while_without_curve_forgets_no_key(since: str) -> None:
+    """Engines that wait for their turn, and clients, have the keys from before."""
+    story = secured()
+    clock = 0.0
+    while step(story) != since:
+        story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
+        story.plan(clock)
+        clock += LAG
+    keys, there, client = story.status.keys, allowed(story), client_key(story)
+    paused = {"replicas": REPLICAS, "rollout": {"paused": True}, "keys": {"generation": 2}}
+    story.change_spec(**paused, transport={"security": "None"})
+    story.plan(clock)
+    assert story.status.keys == keys
+    story.change_spec(**paused, **SECURED)
+    story.plan(clock + 1)
+    assert story.status.keys is not None
+    assert (story.status.keys.generation, story.status.keys.next) == (1, 2)
+    assert {*there["infer"]} <= {*allowed(story)["infer"]}
+    assert numbered(1).public in allowed(story)["server"]
+    if since == "Settled":
+        assert (step(story), client_key(story)) == ("Listing", client)
+    first = publics(FIRST)
+    for rest in range(2, 6):
+        story.plan(clock + rest * LAG)
+    assert step(story) == "Replacing", "the rollout is paused"
+    assert first["infer"] in allowed(story)["infer"]
+
+
+def test_a_while_without_curve_forgets_no_key_of_an_engine_of_its_own() -> None:
+    story = started()
+    keys = story.status.keys
+    story.change_spec(**PLAIN)
+    story.plan(2)
+    assert story.status.keys == keys
+    story.change_spec(**SECURED, keys={"generation": 2})
+    story.plan(3)
+    assert story.status.keys is not None
+    assert (story.status.keys.step, story.status.keys.generation) == ("Listing", 1)
+
+
 GIVEN = {"secretName": "mine", "publicKey": "k" * 40, "allowedConfigMap": "those"}
 PLAIN = {"transport": {"security": "None"}}
 
