@@ -10,7 +10,7 @@ import msgspec
 
 from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
-from enginecore_operator.api.conditions import Reason
+from enginecore_operator.api.conditions import ConditionType, Reason, is_true
 from enginecore_operator.api.status import EngineClusterStatus
 from enginecore_operator.facts_keeper import FactsKeeper
 from enginecore_operator.key_keeper import KeyKeeper
@@ -37,6 +37,7 @@ from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
     KeysView,
+    ObservedCluster,
     ObservedCore,
     ObservedNode,
     ObservedPod,
@@ -75,6 +76,10 @@ def _sooner(requeue: float | None, delay: float) -> float:
 def _words(error: KubeError) -> str:
     """Return what the API server said; of one that gave no answer, what was asked."""
     return error.message if isinstance(error, RefusedError) else str(error)
+
+
+def _serves(core: ObservedCore) -> bool:
+    return is_true(core.status.conditions, ConditionType.READY)
 
 
 def _raise_unless_refused(error: KubeError | None) -> None:
@@ -176,14 +181,35 @@ class Reconciler:
             delay = self.queue.add_failed(key)
             logger.warning("%s: %s; again in %.1f s", key, error, delay)
             return "error"
-        except Exception:
+        except Exception as error:
             delay = self.queue.add_failed(key)
             logger.exception("%s: the pass failed; again in %.1f s", key, delay)
+            await self._admit_fault(key, error)
             return "bug"
         self.queue.forgive(key)
         if requeue is not None:
             self.queue.add_after(key, requeue)
         return "ok"
+
+    async def _admit_fault(self, key: Key, error: Exception) -> None:
+        """Say in the status that the operator failed at an object; that of an engine that serves
+        does not say so, as a cluster would take the engine for broken.
+        """
+        text = f"a fault of the operator ({type(error).__name__}), of which its log tells"
+        there = self.cache.get(key.kind, key.namespace, key.name)
+        view: ClusterView | CoreView
+        if isinstance(there, ObservedCluster):
+            view = ClusterView(cluster=there)
+            plan = refuse_cluster(view, there.status, Reason.OPERATOR_FAULT, text, self._now())
+        elif isinstance(there, ObservedCore) and not _serves(there):
+            view = CoreView(core=there)
+            plan = refuse_core(view, Reason.OPERATOR_FAULT, text, self._now())
+        else:
+            return
+        try:
+            await self._settle(key, view, plan)
+        except KubeError as silence:
+            logger.warning("%s: %s", key, silence)
 
     async def _reconcile(self, key: Key) -> float | None:
         if key.kind == labels.CLUSTER_KIND:
