@@ -109,7 +109,9 @@ def test_no_keys_without_curve() -> None:
 
 def test_the_coordinator_s_key_is_told_with_its_address() -> None:
     story = secured()
-    with_coordinator_at(story, "10.1.0.1")
+    service = story.objects["Service"]["smollm-coordinator"]
+    raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": "10.1.0.1"}}
+    story.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
     story.plan()
     assert story.status.client_addresses.stats_server_key == publics(FIRST)["coordinator"]
     data = story.objects["ConfigMap"]["smollm-client-addresses"].raw["data"]
@@ -403,146 +405,6 @@ def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
     story.chest.put_foreign("smollm-0-keys-1")
     story.plan(2)
     assert story.condition("Ready") == ("True", "PodReady")
-    assert len(story.pods) == 1
-
-
-@pytest.mark.parametrize("since", ["Settled", "Listing", "Publishing"])
-def test_a_while_without_curve_forgets_no_key(since: str) -> None:
-    """Engines that wait for their turn, and clients, have the keys from before."""
-    story = secured()
-    clock = 0.0
-    while step(story) != since:
-        story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
-        story.plan(clock)
-        clock += LAG
-    keys, there, client = story.status.keys, allowed(story), client_key(story)
-    paused = {"replicas": REPLICAS, "rollout": {"paused": True}, "keys": {"generation": 2}}
-    story.change_spec(**paused, transport={"security": "None"})
-    story.plan(clock)
-    assert story.status.keys == keys
-    story.change_spec(**paused, **SECURED)
-    story.plan(clock + 1)
-    assert story.status.keys is not None
-    assert (story.status.keys.generation, story.status.keys.next) == (1, 2)
-    assert {*there["infer"]} <= {*allowed(story)["infer"]}
-    assert numbered(1).public in allowed(story)["server"]
-    if since == "Settled":
-        assert (step(story), client_key(story)) == ("Listing", client)
-    first = publics(FIRST)
-    for rest in range(2, 6):
-        story.plan(clock + rest * LAG)
-    assert step(story) == "Replacing", "the rollout is paused"
-    assert first["infer"] in allowed(story)["infer"]
-
-
-def test_a_while_without_curve_forgets_no_key_of_an_engine_of_its_own() -> None:
-    story = started()
-    keys = story.status.keys
-    story.change_spec(**PLAIN)
-    story.plan(2)
-    assert story.status.keys == keys
-    story.change_spec(**SECURED, keys={"generation": 2})
-    story.plan(3)
-    assert story.status.keys is not None
-    assert (story.status.keys.step, story.status.keys.generation) == ("Listing", 1)
-
-
-GIVEN = {"secretName": "mine", "publicKey": "k" * 40, "allowedConfigMap": "those"}
-PLAIN = {"transport": {"security": "None"}}
-
-
-@pytest.mark.parametrize("keys", [{}, {"clusterKeys": GIVEN}], ids=["its own", "given"])
-@pytest.mark.parametrize(("before", "after"), [(PLAIN, SECURED), (SECURED, PLAIN)])
-def test_curve_on_and_off_replaces_an_engine_of_its_own(
-    keys: dict[str, Any], before: dict[str, Any], after: dict[str, Any]
-) -> None:
-    story = CoreStory(**before, **keys)
-    story.plan()
-    story.pod = running(story.pod)
-    story.plan(1)
-    story.change_spec(**after, **keys)
-    story.plan(2)
-    assert [labels.SERVER_KEY in pod.metadata.annotations for pod in story.pods] == [
-        before == SECURED,
-        after == SECURED,
-    ]
-
-
-def with_coordinator_at(story: ClusterStory, ip: str) -> None:
-    service = story.objects["Service"]["smollm-coordinator"]
-    raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": ip}}
-    story.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
-
-
-REFUSAL = 'secrets "smollm-keys-1" is forbidden'
-MEANWHILE: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "nothing": ({}, []),
-    "another generation": ({"keys": {"generation": 2}}, []),
-    "another image": ({"runtime": {"image": "new:2"}}, []),
-    "what replaces no pod": ({"restart": {"limit": 3}}, ["smollm-0", "smollm-1"]),
-}
-
-
-@pytest.mark.parametrize(("change", "applied"), MEANWHILE.values(), ids=MEANWHILE)
-def test_a_cluster_goes_on_while_no_secret_is_to_be_had(
-    change: dict[str, Any], applied: list[str]
-) -> None:
-    story = secured()
-    with_coordinator_at(story, "10.1.0.1")
-    story.plan(1)
-    before = story.status
-    story.chest.refusal = REFUSAL
-    core = story.cores["smollm-0"]
-    moved = msgspec.structs.replace(core.status, input_address="tcp://10.9.9.9:5557")
-    story.cores["smollm-0"] = msgspec.structs.replace(core, status=moved)
-    story.change_spec(replicas=REPLICAS + 1, **SECURED, **change)
-    plan = story.plan(2)
-    assert sorted(applied_cores(plan)) == applied
-    assert "smollm-2" not in story.cores, "it would find no key"
-    assert "Created" not in told(plan)
-    told_addresses = story.status.client_addresses
-    assert told_addresses.input_address[0] == "tcp://10.9.9.9:5557"
-    assert told_addresses.server_key == [numbered(1).public] * REPLICAS + [""]
-    assert told_addresses.stats_server_key == before.client_addresses.stats_server_key
-    assert told_addresses.stats_server_key is not None
-    assert story.status.keys == before.keys
-    same = change.get("runtime") is None
-    assert (story.status.updated_replicas == REPLICAS) == same, "by the keys they had"
-    story.chest.refusal = ""
-    story.plan(3)
-    assert "smollm-2" in story.cores
-
-
-def test_a_cluster_scales_down_while_no_secret_is_to_be_had() -> None:
-    story = secured()
-    story.chest.refusal = REFUSAL
-    story.change_spec(replicas=1, **SECURED)
-    story.plan(1)
-    assert sorted(story.cores) == ["smollm-0"]
-
-
-def test_an_engine_of_its_own_goes_on_while_no_secret_is_to_be_had() -> None:
-    story = CoreStory(**SECURED)
-    story.plan()
-    before = story.status.keys
-    story.chest.refusal = REFUSAL
-    story.pod = running(story.pod, ip="10.0.0.7")
-    story.plan(1)
-    assert story.condition("Ready") == ("True", "PodReady")
-    assert story.status.input_address == "tcp://10.0.0.7:5557"
-    assert story.status.server_key == numbered(1).public
-    assert story.status.keys == before
-    assert len(story.pods) == 1
-
-
-def test_an_engine_without_a_pod_says_that_no_secret_is_to_be_had() -> None:
-    story = CoreStory(**SECURED)
-    story.chest.refusal = REFUSAL
-    plan = story.plan()
-    assert story.condition("Ready") == ("False", "RefusedByApi")
-    assert (told(plan), told(story.plan(1))) == (["RefusedByApi"], [])
-    story.chest.refusal = ""
-    story.plan(2)
     assert len(story.pods) == 1
 
 

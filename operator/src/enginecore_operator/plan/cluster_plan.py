@@ -26,6 +26,7 @@ from enginecore_operator.plan.actions import (
 )
 from enginecore_operator.plan.addresses import (
     build_addresses_map,
+    can_report,
     collect_addresses,
     collect_exposed,
 )
@@ -79,6 +80,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
         for _, core in sorted(engines.surplus.items(), reverse=True)
     )
+    coordinator_key = _coordinator_key(view, ring)
     taken = (*children.taken, *engines.taken, *_taken_exposures(engines))
     status = cluster_status.build_status(
         view,
@@ -92,13 +94,18 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 spec.replicas,
                 engines.serving,
                 view.services.get(names.coordinator_name(cluster.metadata.name)),
-                _coordinator_key(view, ring),
+                coordinator_key,
             ),
             exposed=collect_exposed(spec, engines.serving),
         ),
         now,
     )
-    addresses = build_addresses_map(cluster.metadata, spec, status.client_addresses)
+    addresses = build_addresses_map(
+        cluster.metadata,
+        spec,
+        status.client_addresses,
+        coordinated=can_report(engines.serving, coordinator_key),
+    )
     listed = _ensure(cluster.metadata.uid, addresses, view.config_maps)
     stages = (
         children.actions,
