@@ -258,3 +258,33 @@ def test_secrets_that_the_api_server_refuses(kubectl: Kubectl, runner: OperatorR
         assert "no secrets here" in kubectl.events("RefusedByApi")[0]
         assert not kubectl.find_all("enginecores")
         assert "bug" not in operator.get("/metrics")
+
+
+def test_a_cluster_goes_on_while_the_api_server_refuses_its_secrets(
+    kubectl: Kubectl, runner: OperatorRunner
+) -> None:
+    operator = runner.start()
+    kubectl.apply(engine_cluster(replicas=1, **CURVE))
+    wait_ready(kubectl)
+    before, keys = addresses(kubectl), keys_status(kubectl)
+    with refusing(kubectl, PROBE, "secrets"):
+        kubectl.patch("enginecluster", "smollm", {"spec": {"keys": {"generation": 2}}})
+        eventually(
+            lambda: (
+                kubectl.condition("enginecluster", "smollm", "Degraded") == ("True", "RefusedByApi")
+            ),
+            "it says so",
+            WAIT,
+        )
+        kubectl.run("delete", "pod", "smollm-0-1", "--wait=false")
+        eventually(
+            lambda: addresses(kubectl)["input_address"] not in (before["input_address"], [""]),
+            "the next pod's address is told",
+            WAIT,
+        )
+        assert addresses(kubectl)["server_key"] == before["server_key"]
+        assert addresses(kubectl)["stats_server_key"] == before["stats_server_key"]
+        assert keys_status(kubectl) == keys
+    eventually(lambda: keys_status(kubectl)["step"] == "Listing", "it comes in", WAIT)
+    assert kubectl.condition("enginecluster", "smollm", "Degraded")[0] == "False"
+    assert "bug" not in operator.get("/metrics")

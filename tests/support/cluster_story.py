@@ -78,6 +78,12 @@ class ClusterStory:
             )
             self.cores[name] = msgspec.structs.replace(core, status=status)
 
+    def coordinator_at(self, ip: str) -> None:
+        """Give the coordinator's Service an address."""
+        service = self.objects["Service"]["smollm-coordinator"]
+        raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": ip}}
+        self.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
+
     def change_spec(self, **spec: Any) -> None:
         meta = self.cluster.metadata
         self.cluster = msgspec.structs.replace(

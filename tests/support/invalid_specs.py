@@ -171,6 +171,25 @@ REFUSED = [
         _template(containers=[{"name": "engine", "image": "x"}]),
         "spec.podTemplate.spec.containers[0].image",
     ),
+    *(
+        Refused(
+            f"{field} of {where} as {value!r}",
+            _template(**{where: [{"name": name, field: value}]}),
+            f"spec.podTemplate.spec.{where}[0].{field}{blamed}",
+        )
+        for where, name in (("containers", "engine"), ("containers", "beside"),
+                            ("initContainers", "fetch"))
+        for field, value, blamed in (
+            ("env", "A=1", ""),
+            ("env", ["A=1"], "[0]"),
+            ("volumeMounts", "/data", ""),
+            ("volumeMounts", ["/data"], "[0]"),
+            ("volumeMounts", [{"name": "data", "mountPath": 5}], "[0].mountPath"),
+            ("volumeMounts", [{"name": {}, "mountPath": "/data"}], "[0].name"),
+            ("securityContext", "restricted", ""),
+            ("lifecycle", ["preStop"], ""),
+        )
+    ),
     Refused(
         "a container without a name",
         _template(containers=[{"image": "x"}]),

@@ -24,9 +24,13 @@ def numbered(number: int) -> KeyPair:
 
 
 class KeyChest:
-    """The Secrets of a namespace; new pairs are numbered from 1."""
+    """The Secrets of a namespace; new pairs are numbered from 1.
+
+    While there is a `refusal`, the API server says this instead of anything about Secrets.
+    """
 
     def __init__(self) -> None:
+        self.refusal = ""
         self.secrets: dict[str, ObservedSecret] = {}
         self._numbers = count(1)
 

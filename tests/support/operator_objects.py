@@ -235,7 +235,9 @@ class CoreStory:
             reading=self.reading,
         )
         holder = core_holder(view)
-        if holder is not None:
+        if holder is not None and self.chest.refusal:
+            view = msgspec.structs.replace(view, keys_refused=self.chest.refusal)
+        elif holder is not None:
             keys = self.chest.make(holder, self.allowed, at(seconds))
             view = msgspec.structs.replace(view, keys=keys)
         plan = plan_core(view, RENDERING, at(seconds))
@@ -295,9 +297,9 @@ def plan_for_cluster(
     allowed: ObservedObject | None = None,
 ) -> Plan:
     """Make one pass over a cluster, with the Secrets of a chest where it needs keys."""
-    holder = cluster_holder(view)
-    if holder is not None:
-        keys = (chest or KeyChest()).make(holder, allowed, at(seconds))
+    holder, chest = cluster_holder(view), chest or KeyChest()
+    if holder is not None and not chest.refusal:
+        keys = chest.make(holder, allowed, at(seconds))
         view = msgspec.structs.replace(view, keys=keys)
     return plan_cluster(view, RENDERING, at(seconds))
 

@@ -10,7 +10,7 @@ import msgspec
 
 from enginecore_curve.pair import KeyPair
 from enginecore_operator.api import labels
-from enginecore_operator.api.conditions import Reason
+from enginecore_operator.api.conditions import ConditionType, Reason, is_true
 from enginecore_operator.api.status import EngineClusterStatus
 from enginecore_operator.facts_keeper import FactsKeeper
 from enginecore_operator.key_keeper import KeyKeeper
@@ -37,6 +37,7 @@ from enginecore_operator.plan.observed import (
     ClusterView,
     CoreView,
     KeysView,
+    ObservedCluster,
     ObservedCore,
     ObservedNode,
     ObservedPod,
@@ -72,9 +73,19 @@ def _sooner(requeue: float | None, delay: float) -> float:
     return delay if requeue is None else min(requeue, delay)
 
 
-def _words(error: RefusedError | UnreachableError) -> str:
+def _words(error: KubeError) -> str:
     """Return what the API server said; of one that gave no answer, what was asked."""
     return error.message if isinstance(error, RefusedError) else str(error)
+
+
+def _serves(core: ObservedCore) -> bool:
+    return is_true(core.status.conditions, ConditionType.READY)
+
+
+def _raise_unless_refused(error: KubeError | None) -> None:
+    """Raise what the same request may overcome soon: the pass was made, the next one is near."""
+    if error is not None and not isinstance(error, RefusedError):
+        raise error
 
 
 class Reconciler:
@@ -170,14 +181,35 @@ class Reconciler:
             delay = self.queue.add_failed(key)
             logger.warning("%s: %s; again in %.1f s", key, error, delay)
             return "error"
-        except Exception:
+        except Exception as error:
             delay = self.queue.add_failed(key)
             logger.exception("%s: the pass failed; again in %.1f s", key, delay)
+            await self._admit_fault(key, error)
             return "bug"
         self.queue.forgive(key)
         if requeue is not None:
             self.queue.add_after(key, requeue)
         return "ok"
+
+    async def _admit_fault(self, key: Key, error: Exception) -> None:
+        """Say in the status that the operator failed at an object; that of an engine that serves
+        does not say so, as a cluster would take the engine for broken.
+        """
+        text = f"a fault of the operator ({type(error).__name__}), of which its log tells"
+        there = self.cache.get(key.kind, key.namespace, key.name)
+        view: ClusterView | CoreView
+        if isinstance(there, ObservedCluster):
+            view = ClusterView(cluster=there)
+            plan = refuse_cluster(view, there.status, Reason.OPERATOR_FAULT, text, self._now())
+        elif isinstance(there, ObservedCore) and not _serves(there):
+            view = CoreView(core=there)
+            plan = refuse_core(view, Reason.OPERATOR_FAULT, text, self._now())
+        else:
+            return
+        try:
+            await self._settle(key, view, plan)
+        except KubeError as silence:
+            logger.warning("%s: %s", key, silence)
 
     async def _reconcile(self, key: Key) -> float | None:
         if key.kind == labels.CLUSTER_KIND:
@@ -195,14 +227,9 @@ class Reconciler:
                 self._executor.refresh(BY_KIND[kind], key.namespace, name) for kind, name in foreign
             )
             view = read_cluster_view(self.cache, key.namespace, key.name) or view
-        try:
-            view = msgspec.structs.replace(view, keys=await self._make_keys(cluster_holder(view)))
-        except RefusedError as error:
-            status = view.cluster.status
-            plan = refuse_cluster(view, status, Reason.API_REFUSED, error.message, self._now())
-            await self._settle(key, view, plan)
-            return REFUSED_DELAY
-        plan, refused = plan_cluster(view, self._rendering, self._now()), None
+        keys, keyless = await self._make_keys(cluster_holder(view))
+        view = msgspec.structs.replace(view, keys=keys)
+        plan, refused = plan_cluster(view, self._rendering, self._now()), keyless
         for stage in plan.stages:
             try:
                 await self._act(stage)
@@ -212,9 +239,10 @@ class Reconciler:
         if refused is not None:
             assert isinstance(plan.status, EngineClusterStatus)
             plan = refuse_cluster(
-                view, plan.status, Reason.API_REFUSED, refused.message, self._now()
+                view, plan.status, Reason.API_REFUSED, _words(refused), self._now()
             )
         await self._settle(key, view, plan)
+        _raise_unless_refused(keyless)
         return REFUSED_DELAY if foreign or refused else plan.requeue_after
 
     async def _reconcile_core(self, key: Key) -> float | None:
@@ -236,8 +264,12 @@ class Reconciler:
             nodes=await self._nodes_of(view.pods),
             warnings=await self._warnings.latest(slow),
         )
+        keys, keyless = await self._make_keys(core_holder(view))
+        if keyless is not None:
+            logger.warning("%s: no keys: %s", key, keyless)
+        words = _words(keyless) if keyless is not None else ""
+        view = msgspec.structs.replace(view, keys=keys, keys_refused=words)
         try:
-            view = msgspec.structs.replace(view, keys=await self._make_keys(core_holder(view)))
             requeue = await self._carry_out(
                 key, view, plan_core(view, self._rendering, self._now())
             )
@@ -246,10 +278,21 @@ class Reconciler:
             plan = refuse_core(view, Reason.API_REFUSED, error.message, self._now())
             await self._carry_out(key, view, plan)
             return REFUSED_DELAY
-        return _sooner(requeue, REFUSED_DELAY) if foreign else requeue
+        _raise_unless_refused(keyless)
+        return _sooner(requeue, REFUSED_DELAY) if foreign or keyless else requeue
 
-    async def _make_keys(self, holder: KeyHolder | None) -> KeysView | None:
-        return None if holder is None else await self._keys.make(holder)
+    async def _make_keys(
+        self, holder: KeyHolder | None
+    ) -> tuple[KeysView | None, KubeError | None]:
+        """Return the keys, or why they are not to be had: all that needs none goes on."""
+        if holder is None:
+            return None, None
+        try:
+            return await self._keys.make(holder), None
+        except (NotLeaderError, TerminatingError):
+            raise
+        except KubeError as error:
+            return None, error
 
     async def _reap(self, key: Key) -> None:
         """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""

@@ -36,6 +36,7 @@ GIVEN = {"secretName": "mine", "publicKey": KEY, "allowedConfigMap": "those"}
 LISTED = f"{numbered(3).public} generation-1\n{KEY} spec.keys.infer[0]\n"
 SIDE = "pod spec containers side"
 
+MOUNTED = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 ENGINE = {
     "model.name": Case(
         {"model": {"name": "org/other"}},
@@ -173,6 +174,30 @@ ENGINE = {
     "podTemplate.spec.containers[].resources": Case(
         template(containers=[SIDECAR]), {f"{SIDE} resources limits cpu": "1"}
     ),
+    **{
+        f"podTemplate.spec.{where}[].{field}": Case(
+            template(**{where: [{"name": "side", "image": "side:1", **value}]}),
+            {f"pod spec {where} side {path}": shown},
+        )
+        for where in ("containers", "initContainers")
+        for field, value, path, shown in (
+            ("env", {"env": [{"name": "A", "value": "1"}]}, "env A value", "1"),
+            ("volumeMounts[].name", MOUNTED, "volumeMounts data name", "data"),
+            ("volumeMounts[].mountPath", MOUNTED, "volumeMounts data mountPath", "/data"),
+            (
+                "securityContext",
+                {"securityContext": {"runAsUser": 7}},
+                "securityContext runAsUser",
+                7,
+            ),
+            (
+                "lifecycle",
+                {"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}},
+                "lifecycle preStop sleep seconds",
+                1,
+            ),
+        )
+    },
     "transport.inputPort": Case(
         {"transport": {"inputPort": 7001}},
         {

@@ -408,23 +408,6 @@ def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
     assert len(story.pods) == 1
 
 
-@pytest.mark.parametrize("pod", [True, False])
-def test_an_engine_of_an_earlier_release_waits_for_its_cluster_s_keys(pod: bool) -> None:
-    """CURVE became the default; its turn in the rollout has not come."""
-    story = CoreStory()
-    story.core = observed_core(story.core.spec, cluster="smollm")
-    story.policy = None  # its cluster has one
-    if pod:
-        story.plan()
-        story.pod = running(story.pod)
-        story.plan(1)
-    spec = {**story.core.spec, **SECURED}
-    story.core = msgspec.structs.replace(story.core, spec=spec)
-    plan = story.plan(2)
-    assert (plan.stages, story.chest.secrets) == ((), {})
-    assert story.condition("Ready") == (("True", "PodReady") if pod else ("False", "PodPending"))
-
-
 def test_what_reads_as_a_key_of_a_secret() -> None:
     meta = {"name": "s", "uid": "u"}
     data = {"good": "RzVQelk0R3duMHFLV3E9cm4hNmE+RzlbJVBqK1dXXVMkWGk+IS96IQ==", "bad": "eA==",

@@ -121,6 +121,20 @@ def test_policies_select_the_pods_they_are_for() -> None:
     assert chosen.items() <= made["Pod"]["metadata"]["labels"].items()
 
 
+def test_engines_report_from_their_nodes_until_the_last_one_has_left() -> None:
+    story = settled(2, **ON_NODES)
+    story.change_spec(replicas=2, podTemplate={"spec": {"hostNetwork": False}})
+    seen = []
+    for rank in (1, 0):
+        story.plan()
+        policy = story.objects["NetworkPolicy"]["smollm-coordinator"].raw
+        seen.append(admitted(policy)["report"])
+        story.ready(rank)
+    story.plan()
+    seen.append(admitted(story.objects["NetworkPolicy"]["smollm-coordinator"].raw)["report"])
+    assert seen == [EVERYBODY, EVERYBODY, ["engines"]]
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -207,6 +207,19 @@ def test_a_volume_of_the_template_takes_the_place_of_ours(path: str, gone: str) 
     assert {v["name"] for v in manifest["spec"]["volumes"]} == volumes
 
 
+@pytest.mark.parametrize("field", ["env", "volumeMounts", "securityContext", "lifecycle"])
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+def test_null_in_a_container_is_as_good_as_absent(where: str, field: str) -> None:
+    """As a CRD of an earlier release let it in, under which it may be stored."""
+    name = "engine" if where == "containers" else "fetch"
+    absent = {"name": name}
+    made = pod(podTemplate={"spec": {where: [{**absent, field: None}]}})
+    expected = pod(podTemplate={"spec": {where: [absent]}})
+    if where == "initContainers":
+        assert made["spec"][where][0].pop(field) is None
+    assert {**made, "metadata": {}} == {**expected, "metadata": {}}
+
+
 @pytest.mark.parametrize(
     ("change", "same"),
     [

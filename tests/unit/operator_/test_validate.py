@@ -1,5 +1,7 @@
 """The operator refuses what admission refuses, with the same paths."""
 
+import re
+
 import pytest
 
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
@@ -51,10 +53,23 @@ def test_engine_container_is_guarded(engine: dict[str, object], path: str) -> No
     assert str(caught.value).startswith(f"spec.podTemplate.spec.containers[0].{path}")
 
 
-def test_what_no_schema_can_tell_of_a_key() -> None:
-    spec = cluster_spec(transport={"security": "Curve"}, keys={"admin": ["k" * 40, "#" * 40]})
-    with pytest.raises(InvalidSpecError, match=r"^spec\.keys\.admin\[1\]: no public key"):
-        read_spec(spec, EngineClusterSpec)
+NO_KEY = "#" * 40
+KEYS = {"secretName": "s", "publicKey": NO_KEY, "allowedConfigMap": "c"}
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"keys": {"admin": ["k" * 40, NO_KEY]}}, "keys.admin[1]"),
+        ({"keys": {"infer": [NO_KEY]}}, "keys.infer[0]"),
+        ({"coordinatorAddress": "tcp://c:5559", "coordinatorKey": NO_KEY}, "coordinatorKey"),
+        ({"clusterKeys": KEYS}, "clusterKeys.publicKey"),
+    ],
+)
+def test_what_no_schema_can_tell_of_a_key(change: dict[str, object], path: str) -> None:
+    spec = core_spec(transport={"security": "Curve"}, **change)
+    with pytest.raises(InvalidSpecError, match=f"^{re.escape(f'spec.{path}: no public key')}"):
+        read_spec(spec, EngineCoreSpec)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
     API_REFUSED = "RefusedByApi"
+    OPERATOR_FAULT = "OperatorFault"
     # Ready
     POD_READY = "PodReady"
     POD_NOT_READY = "PodNotReady"

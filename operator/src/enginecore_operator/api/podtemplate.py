@@ -86,7 +86,9 @@ class TemplateSpec(Spec, frozen=True):
         Meta(
             max_length=8,
             description="Containers run before the engine.",
-            extra_json_schema=schema.named_objects(reserved=RESERVED_INIT_CONTAINERS),
+            extra_json_schema=schema.named_objects(
+                reserved=RESERVED_INIT_CONTAINERS, fields=schema.CONTAINER_FIELDS
+            ),
         ),
     ] = []
     containers: Annotated[

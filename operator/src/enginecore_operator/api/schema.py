@@ -1,7 +1,8 @@
 """Pieces of OpenAPI schema that the annotations of the API structs refer to."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -30,16 +31,26 @@ ENGINE_FIELDS: Final = (
     "lifecycle",
 )
 """What a container named like the engine's may set."""
+_OBJECT: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+CONTAINER_FIELDS: Final = {
+    "env": {"type": "array", "items": _OBJECT},
+    "volumeMounts": {
+        "type": "array",
+        "items": {
+            **_OBJECT,
+            "properties": {"name": {"type": "string"}, "mountPath": {"type": "string"}},
+        },
+    },
+    "securityContext": _OBJECT,
+    "lifecycle": _OBJECT,
+}
+"""What the operator reads of a container, or merges; the rest it hands on."""
 REFUSED_ENGINE_FIELDS: Final = {
     "image": {"type": "string"},
     "command": {"type": "array", "maxItems": 64, "items": {"type": "string"}},
     "args": {"type": "array", "maxItems": 64, "items": {"type": "string"}},
-    "ports": {
-        "type": "array",
-        "maxItems": 64,
-        "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-    },
-    "resources": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    "ports": {"type": "array", "maxItems": 64, "items": _OBJECT},
+    "resources": _OBJECT,
 }
 
 
@@ -84,15 +95,19 @@ def no_reserved_keys(prefix: str) -> dict[str, Any]:
     }
 
 
-def named_objects(*, reserved: Sequence[str]) -> dict[str, Any]:
-    """Describe a list of otherwise free objects with unique names, some of them reserved."""
+def named_objects(
+    *, reserved: Sequence[str], fields: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Describe a list of objects with unique names, some of them reserved; they are free but for
+    `fields`.
+    """
     words = ", ".join(f"'{name}'" for name in reserved)
     return {
         **KEYED_BY_NAME,
         "items": {
             "type": "object",
             "required": ["name"],
-            "properties": {"name": NAME_SCHEMA},
+            "properties": {"name": NAME_SCHEMA, **fields},
             "x-kubernetes-preserve-unknown-fields": True,
             "x-kubernetes-validations": [
                 {
@@ -112,7 +127,7 @@ def containers(engine: str) -> dict[str, Any]:
         "items": {
             "type": "object",
             "required": ["name"],
-            "properties": {"name": NAME_SCHEMA, **REFUSED_ENGINE_FIELDS},
+            "properties": {"name": NAME_SCHEMA, **REFUSED_ENGINE_FIELDS, **CONTAINER_FIELDS},
             "x-kubernetes-preserve-unknown-fields": True,
             "x-kubernetes-validations": [
                 {

@@ -90,7 +90,10 @@ class EngineClusterStatus(Spec, frozen=True):
         ),
     ] = None
     keys: Annotated[
-        KeysStatus | None, Meta(description="Keys, with spec.transport.security Curve.")
+        KeysStatus | None,
+        Meta(
+            description="Keys, once there are any; it stays while spec.transport.security is None."
+        ),
     ] = None
     conditions: Annotated[
         list[Condition], Meta(description="Available, Progressing and Degraded.")
@@ -147,7 +150,10 @@ class EngineCoreStatus(Spec, frozen=True):
     ] = ""
     keys: Annotated[
         KeysStatus | None,
-        Meta(description="Keys of an engine of its own, with spec.transport.security Curve."),
+        Meta(
+            description="Keys of an engine of its own, once there are any; it stays while "
+            "spec.transport.security is None."
+        ),
     ] = None
     pod: Annotated[PodReference, Meta(description="The pod of the present epoch.")] = PodReference()
     restarts: Annotated[int, Meta(description="Replacements of pods that ended or were lost.")] = 0

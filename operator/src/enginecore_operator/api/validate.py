@@ -12,8 +12,7 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.podtemplate import PodTemplate
 from enginecore_operator.api.schema import ENGINE_FIELDS, NAME_SCHEMA, fields_of
-from enginecore_operator.api.transport import Keys
-from enginecore_operator.api.v1alpha1 import EngineTemplate
+from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
 from enginecore_wire.public_keys import is_key
 
 SpecT = TypeVar("SpecT", bound=EngineTemplate)
@@ -35,7 +34,7 @@ def read_spec(raw: dict[str, Any], kind: type[SpecT]) -> SpecT:
     problems = [
         *_broken_rules(spec, "spec"),
         *_template_problems(spec.pod_template),
-        *_key_problems(spec.keys),
+        *_key_problems(spec),
     ]
     if problems:
         raise InvalidSpecError("; ".join(problems))
@@ -54,12 +53,21 @@ def _broken_rules(value: Any, path: str) -> Iterator[str]:
             yield from _broken_rules(item, f"{path}[{index}]")
 
 
-def _key_problems(keys: Keys) -> Iterator[str]:
+def _key_problems(spec: EngineTemplate) -> Iterator[str]:
     """Name what has a key's characters and is none, which no schema can tell."""
-    for role, listed in (("infer", keys.infer), ("admin", keys.admin)):
-        for index, key in enumerate(listed):
-            if not is_key(key):
-                yield f"spec.keys.{role}[{index}]: no public key: a group of five is too large"
+    found = {
+        f"keys.{role}[{index}]": key
+        for role, listed in (("infer", spec.keys.infer), ("admin", spec.keys.admin))
+        for index, key in enumerate(listed)
+    }
+    if isinstance(spec, EngineCoreSpec):
+        if spec.coordinator_key:
+            found["coordinatorKey"] = spec.coordinator_key
+        if spec.cluster_keys is not None:
+            found["clusterKeys.publicKey"] = spec.cluster_keys.public_key
+    for path, key in found.items():
+        if not is_key(key):
+            yield f"spec.{path}: no public key: a group of five is too large"
 
 
 def _template_problems(template: PodTemplate) -> Iterator[str]:
@@ -73,13 +81,17 @@ def _template_problems(template: PodTemplate) -> Iterator[str]:
                 yield f"{path}.metadata.{name}[{key}]: the operator's own key"
     spec = template.spec
     yield from _name_problems(f"{path}.spec.volumes", spec.volumes, labels.RESERVED_VOLUMES)
-    yield from _name_problems(
-        f"{path}.spec.initContainers", spec.init_containers, labels.RESERVED_INIT_CONTAINERS
-    )
-    yield from _name_problems(f"{path}.spec.containers", spec.containers, ())
-    for index, container in enumerate(spec.containers):
-        if container.get("name") == labels.ENGINE_CONTAINER:
-            yield from _engine_problems(f"{path}.spec.containers[{index}]", container)
+    for field, containers, reserved in (
+        ("initContainers", spec.init_containers, labels.RESERVED_INIT_CONTAINERS),
+        ("containers", spec.containers, ()),
+    ):
+        yield from _name_problems(f"{path}.spec.{field}", containers, reserved)
+        for index, container in enumerate(containers):
+            place = f"{path}.spec.{field}[{index}]"
+            wrong = list(_type_problems(place, container))
+            yield from wrong
+            if container.get("name") == labels.ENGINE_CONTAINER and not wrong:
+                yield from _engine_problems(place, container)
 
 
 def _name_problems(
@@ -98,16 +110,38 @@ def _name_problems(
             seen.add(name)
 
 
+def _type_problems(path: str, container: dict[str, Any]) -> Iterator[str]:
+    """Name what is of another type than schema.CONTAINER_FIELDS says; null is as good as absent,
+    for which API servers take it once they know the field.
+    """
+    for field in ("env", "volumeMounts"):
+        if container.get(field) is None:
+            continue
+        if not isinstance(container[field], list):
+            yield f"{path}.{field}: must be a list"
+            continue
+        for index, item in enumerate(container[field]):
+            if not isinstance(item, dict):
+                yield f"{path}.{field}[{index}]: must be an object"
+            elif field == "volumeMounts":
+                for text in ("name", "mountPath"):
+                    if not isinstance(item.get(text, ""), str):
+                        yield f"{path}.{field}[{index}].{text}: must be a text"
+    for field in ("securityContext", "lifecycle"):
+        if container.get(field) is not None and not isinstance(container[field], dict):
+            yield f"{path}.{field}: must be an object"
+
+
 def _engine_problems(path: str, container: dict[str, Any]) -> Iterator[str]:
     for field in container:
         if field not in ENGINE_FIELDS:
             yield f"{path}.{field}: the engine container's {field} is the operator's"
-    for index, variable in enumerate(container.get("env", ())):
+    for index, variable in enumerate(container.get("env") or ()):
         if str(variable.get("name", "")).startswith(labels.RESERVED_ENV_PREFIX):
             yield (
                 f"{path}.env[{index}].name: names that begin with {labels.RESERVED_ENV_PREFIX} "
                 "are the operator's"
             )
-    for index, mount in enumerate(container.get("volumeMounts", ())):
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") in labels.RESERVED_VOLUMES:
             yield f"{path}.volumeMounts[{index}].name: {mount['name']} is the operator's own"

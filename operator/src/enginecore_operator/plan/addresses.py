@@ -23,9 +23,12 @@ def collect_addresses(
     coordinator_service: ObservedObject | None,
     coordinator_key: str = "",
 ) -> ClientAddresses:
-    """Collect the present addresses; index i is rank i, empty while it has none."""
+    """Collect the present addresses; index i is rank i, empty while it has none.
+
+    There is no coordinator's while an engine cannot report to it.
+    """
     cluster_ip = ""
-    if coordinator_service is not None:
+    if coordinator_service is not None and can_report(cores, coordinator_key):
         cluster_ip = coordinator_service.raw.get("spec", {}).get("clusterIP", "")
     ranks = [cores.get(rank) for rank in range(replicas)]
     return ClientAddresses(
@@ -34,6 +37,20 @@ def collect_addresses(
         stats_update_address=names.tcp_address(cluster_ip, PUBLISH_PORT),
         server_key=_server_keys(ranks),
         stats_server_key=(coordinator_key if cluster_ip else "") or None,
+    )
+
+
+def can_report(cores: Mapping[int, ObservedCore], coordinator_key: str) -> bool:
+    """Tell whether all engines that have an address can report to the coordinator.
+
+    With CURVE coming or going the coordinator is replaced at once, and engines one after another.
+    It would take those it does not hear for idle, so clients are told of none meanwhile, and go by
+    what each engine says of itself.
+    """
+    return all(
+        (core.status.server_key != "") == (coordinator_key != "")
+        for core in cores.values()
+        if core.status.input_address
     )
 
 
@@ -58,7 +75,7 @@ def _server_keys(ranks: Sequence[ObservedCore | None]) -> list[str] | None:
 
 
 def named_addresses(
-    owner: ObjectMeta, spec: EngineClusterSpec, present: ClientAddresses
+    owner: ObjectMeta, spec: EngineClusterSpec, present: ClientAddresses, *, coordinated: bool
 ) -> ClientAddresses:
     """Return the addresses by DNS name: they stay as engines come and go, their keys need not."""
     hosts = [
@@ -69,16 +86,19 @@ def named_addresses(
     return ClientAddresses(
         input_address=[names.tcp_address(host, spec.transport.input_port) for host in hosts],
         output_address=[names.tcp_address(host, spec.transport.output_port) for host in hosts],
-        stats_update_address=names.tcp_address(coordinator, PUBLISH_PORT),
+        stats_update_address=names.tcp_address(coordinator if coordinated else "", PUBLISH_PORT),
         server_key=present.server_key,
         stats_server_key=present.stats_server_key,
     )
 
 
 def build_addresses_map(
-    owner: ObjectMeta, spec: EngineClusterSpec, addresses: ClientAddresses
+    owner: ObjectMeta, spec: EngineClusterSpec, addresses: ClientAddresses, *, coordinated: bool
 ) -> dict[str, Any]:
-    """Build the ConfigMap: one JSON document by IP, which clients follow, and one by name."""
+    """Build the ConfigMap: one JSON document by IP, which clients follow, and one by name.
+
+    `coordinated`: all engines can report to the coordinator.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -90,7 +110,9 @@ def build_addresses_map(
         },
         "data": {
             labels.ADDRESSES_KEY: _document(addresses),
-            NAMED_ADDRESSES_KEY: _document(named_addresses(owner, spec, addresses)),
+            NAMED_ADDRESSES_KEY: _document(
+                named_addresses(owner, spec, addresses, coordinated=coordinated)
+            ),
         },
     }
 

@@ -11,7 +11,8 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
 from enginecore_operator.api.status import EngineClusterStatus
-from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec
+from enginecore_operator.api.transport import ClusterKeys
+from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import cluster_status, names
 from enginecore_operator.plan.actions import (
@@ -25,12 +26,14 @@ from enginecore_operator.plan.actions import (
 )
 from enginecore_operator.plan.addresses import (
     build_addresses_map,
+    can_report,
     collect_addresses,
     collect_exposed,
 )
-from enginecore_operator.plan.coordinator import build_coordinator
-from enginecore_operator.plan.cores import build_core, core_spec, spec_document
+from enginecore_operator.plan.coordinator import build_coordinator, deployed_key
+from enginecore_operator.plan.cores import build_core, core_spec, read_core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
+from enginecore_operator.plan.key_rotation import engine_generation
 from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
 from enginecore_operator.plan.network_policy import work_on_cluster
 from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
@@ -66,19 +69,18 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
     engines = _sort(view, spec, ring)
     children = _plan_children(view, spec, rendering, ring)
     # Without its keys an engine cannot start; those that run go on.
-    updates = _Updates()
-    creates: tuple[Action, ...] = ()
-    if ring is None or ring.engine is not None:
-        updates = _plan_updates(view, spec, engines)
-        creates = tuple(
-            Create(build_core(cluster.metadata, engines.document, rank, engines.revision))
-            for rank in engines.missing
-        )
+    held = ring is not None and ring.engine is None
+    updates = _plan_updates(view, spec, engines, held=held)
+    creates = tuple(
+        Create(build_core(cluster.metadata, engines.document, rank, engines.revision))
+        for rank in (() if held else engines.missing)
+    )
     # The highest rank leaves first.
     deletes = tuple(
         Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
         for _, core in sorted(engines.surplus.items(), reverse=True)
     )
+    coordinator_key = _coordinator_key(view, ring)
     taken = (*children.taken, *engines.taken, *_taken_exposures(engines))
     status = cluster_status.build_status(
         view,
@@ -92,13 +94,18 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 spec.replicas,
                 engines.serving,
                 view.services.get(names.coordinator_name(cluster.metadata.name)),
-                ring.coordinator_key if ring is not None else "",
+                coordinator_key,
             ),
             exposed=collect_exposed(spec, engines.serving),
         ),
         now,
     )
-    addresses = build_addresses_map(cluster.metadata, spec, status.client_addresses)
+    addresses = build_addresses_map(
+        cluster.metadata,
+        spec,
+        status.client_addresses,
+        coordinated=can_report(engines.serving, coordinator_key),
+    )
     listed = _ensure(cluster.metadata.uid, addresses, view.config_maps)
     stages = (
         children.actions,
@@ -112,7 +119,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         requeue_after=view.keys.rest if view.keys is not None else None,
         events=(
             *(view.keys.news if view.keys is not None else ()),
-            *_scale_events(engines),
+            *_scale_events(engines, held=held),
             *updates.events,
             *_taken_events(view, taken),
             *_trouble_events(view, status),
@@ -155,9 +162,35 @@ def _keyring(view: ClusterView) -> Keyring | None:
     return None if holder is None else build_keyring(holder, view.keys)
 
 
+def _coordinator_key(view: ClusterView, ring: Keyring | None) -> str:
+    """Return the coordinator's key; while its Secret is not to be had, of the one that runs."""
+    if ring is None or ring.coordinator_key:
+        return ring.coordinator_key if ring is not None else ""
+    meta = view.cluster.metadata
+    return deployed_key(meta, view.deployments.get(names.coordinator_name(meta.name)))
+
+
+def _keys_before(view: ClusterView) -> ClusterKeys | None:
+    """Return what engines were to have when their keys were to be had last."""
+    meta, state = view.cluster.metadata, view.cluster.status.keys
+    if state is None:
+        return None
+    name = names.keys_secret_name(meta.name, engine_generation(state))
+    given = [
+        (int(core.spec.get("rank", 0)), core.spec["clusterKeys"])
+        for core in view.cores
+        if core.metadata.is_controlled_by(meta.uid)
+        and (core.spec.get("clusterKeys") or {}).get("secretName") == name
+    ]
+    # A rollout begins with the highest rank.
+    newest = max(given, key=lambda pair: pair[0], default=None)
+    return msgspec.convert(newest[1], ClusterKeys) if newest is not None else None
+
+
 def _sort(view: ClusterView, spec: EngineClusterSpec, ring: Keyring | None) -> _Engines:
     meta = view.cluster.metadata
-    template = core_spec(meta, spec, 0, ring.engine if ring is not None else None)
+    keys = (ring.engine or _keys_before(view)) if ring is not None else None
+    template = core_spec(meta, spec, 0, keys)
     by_name = {core.metadata.name: core for core in view.cores}
     serving, missing, leaving, taken = {}, [], 0, []
     for rank in range(spec.replicas):
@@ -244,8 +277,12 @@ def _ensure(
     return Apply(manifest) if first_difference(manifest, observed.raw) else None
 
 
-def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines) -> _Updates:
-    """Bring the present spec to the engines that a rollout may touch now."""
+def _plan_updates(
+    view: ClusterView, spec: EngineClusterSpec, engines: _Engines, *, held: bool
+) -> _Updates:
+    """Bring the present spec to the engines that a rollout may touch now; to none while it is
+    held.
+    """
     meta = view.cluster.metadata
     differing: dict[int, str] = {}
     states = []
@@ -265,10 +302,12 @@ def _plan_updates(view: ClusterView, spec: EngineClusterSpec, engines: _Engines)
         )
     # A rank whose name is another's has no engine either.
     absent = len(engines.missing) + engines.leaving + len(engines.taken)
-    chosen = choose_updates(states, absent, spec.rollout)
+    chosen = [] if held else choose_updates(states, absent, spec.rollout)
     # A change that replaces no pod needs no turn.
-    harmless = [state.rank for state in states if state.updated and state.rank in differing]
-    waiting = [state.rank for state in states if not state.updated and state.rank not in chosen]
+    updated = [state.rank for state in states if state.updated and state.rank in differing]
+    harmless = [] if held else updated
+    turns = {*chosen, *harmless}
+    waiting = [rank for rank in differing if rank not in turns]
     manifests = (
         *(build_core(meta, engines.document, rank, engines.revision) for rank in chosen),
         *(build_core(meta, engines.document, rank, engines.revision) for rank in harmless),
@@ -287,7 +326,7 @@ def _in_place(
 ) -> dict[str, Any] | None:
     """Return an engine whose turn has not come with what replaces no pod; None if it has that."""
     try:
-        present = read_spec(core.spec, EngineCoreSpec)
+        present = read_core_spec(core)
     except InvalidSpecError:
         return None
     document = spec_document(take_over_settings(present, spec))
@@ -308,14 +347,14 @@ def _difference(manifest: dict[str, Any], core: ObservedCore) -> Difference | No
 def _revision_of(core: ObservedCore) -> str:
     """Compute the revision from the spec itself: labels may be edited."""
     try:
-        return compute_revision(read_spec(core.spec, EngineCoreSpec))
+        return compute_revision(read_core_spec(core))
     except InvalidSpecError:
         return ""
 
 
-def _scale_events(engines: _Engines) -> tuple[Event, ...]:
+def _scale_events(engines: _Engines, *, held: bool) -> tuple[Event, ...]:
     events = []
-    if engines.missing:
+    if engines.missing and not held:
         events.append(Event(Reason.CREATED, f"Created {_ranks(engines.missing)}"))
     if engines.surplus:
         gone = tuple(sorted(engines.surplus))

@@ -19,6 +19,7 @@ _FAILED_REASONS = (
     Reason.BACK_OFF,
     Reason.INVALID_SPEC,
     Reason.API_REFUSED,
+    Reason.OPERATOR_FAULT,
 )
 _STUCK_REASONS = (Reason.CANNOT_START, Reason.UNSCHEDULABLE)
 _NAMED_AT_MOST = 3
@@ -64,7 +65,7 @@ def build_status(view: ClusterView, sight: Sight, now: datetime) -> EngineCluste
         current_revision=sight.revision,
         client_addresses=sight.addresses,
         exposed_addresses=sight.exposed,
-        keys=view.keys.state if view.keys is not None else None,
+        keys=view.keys.state if view.keys is not None else view.cluster.status.keys,
         conditions=build_conditions(
             view.cluster.status.conditions,
             verdicts,

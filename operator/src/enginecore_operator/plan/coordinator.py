@@ -8,7 +8,7 @@ from enginecore_operator.api.lifecycle import MAX_REPLICAS
 from enginecore_operator.api.transport import ClusterKeys
 from enginecore_operator.api.v1alpha1 import COORDINATOR_REQUESTS, Coordinator
 from enginecore_operator.plan import key_files, names
-from enginecore_operator.plan.observed import ObjectMeta
+from enginecore_operator.plan.observed import ObjectMeta, ObservedObject
 from enginecore_operator.plan.rendering import (
     Rendering,
     container_security_context,
@@ -60,6 +60,15 @@ def build_coordinator(
             },
         },
     }
+
+
+def deployed_key(owner: ObjectMeta, there: ObservedObject | None) -> str:
+    """Return the public key of the coordinator that is there; empty where it has none of ours."""
+    if there is None or not there.metadata.is_controlled_by(owner.uid):
+        return ""
+    template = there.raw.get("spec", {}).get("template", {}).get("metadata", {})
+    found: dict[str, str] = template.get("annotations") or {}
+    return found.get(labels.SERVER_KEY, "")
 
 
 def _key_annotation(keys: ClusterKeys | None) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from enginecore_operator.api.conditions import (
 from enginecore_operator.api.status import EngineCoreStatus, Failure
 from enginecore_operator.api.transport import ClusterKeys
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec
-from enginecore_operator.api.validate import InvalidSpecError, read_spec
+from enginecore_operator.api.validate import InvalidSpecError
 from enginecore_operator.plan import core_status, names
 from enginecore_operator.plan.actions import Action, Create, Delete, Event, ObjectRef, Patch, Plan
+from enginecore_operator.plan.cores import read_core_spec
 from enginecore_operator.plan.exposure import exposure_actions, exposure_events
 from enginecore_operator.plan.facts import FACTS_PERIOD, facts_pending, facts_request
 from enginecore_operator.plan.key_rotation import engine_generation
-from enginecore_operator.plan.keys import Keyring, build_keyring, core_holder, is_secured
+from enginecore_operator.plan.keys import Keyring, build_keyring, core_holder
 from enginecore_operator.plan.network_policy import work_on_core
 from enginecore_operator.plan.observed import CoreView, ObservedPod
 from enginecore_operator.plan.obstacles import next_look
@@ -66,7 +67,7 @@ def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
     if view.core.metadata.deletion_timestamp is not None:
         return Plan(status=view.core.status)
     try:
-        spec = read_spec(view.core.spec, EngineCoreSpec)
+        spec = read_core_spec(view.core)
     except InvalidSpecError as error:
         return refuse_core(view, Reason.INVALID_SPEC, str(error), now)
     policy = work_on_core(view, spec, rendering.operator_namespace)
@@ -82,8 +83,6 @@ def plan_core(view: CoreView, rendering: Rendering, now: datetime) -> Plan:
 
 def _with_keys(view: CoreView, spec: EngineCoreSpec, rendering: Rendering, now: datetime) -> Plan:
     holder = core_holder(view)
-    if holder is None and is_secured(spec) and spec.cluster_keys is None:
-        return _keep_or_refuse(view, spec, Reason.POD_PENDING, "its cluster has no keys yet", now)
     if holder is None:
         return _decide(_look(view, spec, now), rendering, now)
     ring = build_keyring(holder, view.keys)
@@ -112,24 +111,31 @@ def _without_keys(view: CoreView, spec: EngineCoreSpec, ring: Keyring, now: date
     if state is not None:
         had = ClusterKeys(
             secret_name=names.keys_secret_name(name, engine_generation(state)),
-            public_key=view.core.status.server_key,
+            public_key=_key_of_pod(view),
             allowed_config_map=names.allowed_keys_name(name),
         )
         spec = msgspec.structs.replace(spec, cluster_keys=had)
     reason, message = Reason.POD_PENDING, "its keys are being made"
-    if ring.taken:
+    if view.keys_refused:
+        reason, message = Reason.API_REFUSED, view.keys_refused
+    elif ring.taken:
         reason = Reason.NAME_TAKEN
         message = f"not this engine's: {', '.join(ring.taken)}; delete them or rename the engine"
-    return _keep_or_refuse(view, spec, reason, message, now)
-
-
-def _keep_or_refuse(
-    view: CoreView, spec: EngineCoreSpec, reason: Reason, message: str, now: datetime
-) -> Plan:
     situation = _look(view, spec, now)
     if situation.state is PodState.SOUND:
         return _keep(situation, now)
     return refuse_core(view, reason, message, now)
+
+
+def _newest(view: CoreView) -> ObservedPod | None:
+    mine = [p for p in view.pods if p.metadata.is_controlled_by(view.core.metadata.uid)]
+    return max(mine, key=lambda pod: pod.epoch, default=None)
+
+
+def _key_of_pod(view: CoreView) -> str:
+    """Return the public key of the newest pod; empty where it has none."""
+    newest = _newest(view)
+    return newest.metadata.annotations.get(labels.SERVER_KEY, "") if newest is not None else ""
 
 
 def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodState:
@@ -148,8 +154,7 @@ def diagnose(view: CoreView, current: ObservedPod | None, revision: str) -> PodS
 def _look(view: CoreView, spec: EngineCoreSpec, now: datetime) -> _Situation:
     status = view.core.status
     revision = compute_revision(spec)
-    mine = [p for p in view.pods if p.metadata.is_controlled_by(view.core.metadata.uid)]
-    newest = max(mine, key=lambda pod: pod.epoch, default=None)
+    newest = _newest(view)
     current = newest if newest is not None and newest.epoch >= status.epoch else None
     state = diagnose(view, current, revision)
     failure = status.failure

@@ -54,7 +54,7 @@ def build_status(view: CoreView, sight: Sight, now: datetime) -> EngineCoreStatu
         input_address=names.tcp_address(ip, spec.transport.input_port),
         output_address=names.tcp_address(ip, spec.transport.output_port),
         server_key=pod.metadata.annotations.get(labels.SERVER_KEY, "") if pod and ip else "",
-        keys=view.keys.state if view.keys is not None else None,
+        keys=view.keys.state if view.keys is not None else view.core.status.keys,
         exposed_input_address=exposure.input_address,
         exposed_output_address=exposure.output_address,
         pod=_pod_reference(view, sight),

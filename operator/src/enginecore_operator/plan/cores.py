@@ -8,8 +8,9 @@ from enginecore_operator.api import labels
 from enginecore_operator.api.schema import fields_of
 from enginecore_operator.api.transport import ClusterKeys, Keys
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec, EngineCoreSpec, EngineTemplate
+from enginecore_operator.api.validate import read_spec
 from enginecore_operator.plan import names
-from enginecore_operator.plan.observed import ObjectMeta
+from enginecore_operator.plan.observed import ObjectMeta, ObservedCore
 from enginecore_operator.plan.rendering import owner_reference
 
 
@@ -24,6 +25,20 @@ def core_spec(
         coordinator_address=names.coordinator_address(owner.name, owner.namespace),
         cluster_keys=keys,
     )
+
+
+def read_core_spec(core: ObservedCore) -> EngineCoreSpec:
+    """Return the spec of an engine. Raises InvalidSpecError.
+
+    One to which its cluster gave no keys speaks without CURVE: it is from before there were any,
+    and the default that its spec is read with by now is not what its cluster wrote.
+    """
+    raw = core.spec
+    transport = raw.get("transport", {})
+    of_a_cluster = core.metadata.controller_name(labels.CLUSTER_KIND) != ""
+    if of_a_cluster and not raw.get("clusterKeys") and isinstance(transport, dict):
+        raw = {**raw, "transport": {**transport, "security": "None"}}
+    return read_spec(raw, EngineCoreSpec)
 
 
 def spec_document(spec: msgspec.Struct) -> dict[str, Any]:

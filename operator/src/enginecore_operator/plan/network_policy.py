@@ -15,7 +15,13 @@ from enginecore_operator.plan import names
 from enginecore_operator.plan.actions import Action, Apply, Create, Delete, ObjectRef
 from enginecore_operator.plan.diff import first_difference
 from enginecore_operator.plan.exposure import NOT_EXPOSED, is_predecessors
-from enginecore_operator.plan.observed import ClusterView, CoreView, ObjectMeta, ObservedObject
+from enginecore_operator.plan.observed import (
+    ClusterView,
+    CoreView,
+    ObjectMeta,
+    ObservedCore,
+    ObservedObject,
+)
 from enginecore_operator.plan.rendering import owner_reference
 
 KIND: Final = "NetworkPolicy"
@@ -36,7 +42,10 @@ def work_on_cluster(
 ) -> PolicyWork:
     """Decide what to do about the policies of an EngineCluster."""
     meta = view.cluster.metadata
-    wanted = build_cluster_policies(meta, spec, operator_namespace)
+    on_nodes = _on_nodes(spec) or any(
+        _was_put_on_nodes(core) for core in view.cores if core.metadata.is_controlled_by(meta.uid)
+    )
+    wanted = build_cluster_policies(meta, spec, operator_namespace, on_nodes=on_nodes)
     actions: list[Action] = []
     taken = []
     for manifest in wanted:
@@ -70,13 +79,15 @@ def is_limited(spec: EngineTemplate) -> bool:
 
 
 def build_cluster_policies(
-    owner: ObjectMeta, spec: EngineClusterSpec, operator_namespace: str
+    owner: ObjectMeta, spec: EngineClusterSpec, operator_namespace: str, *, on_nodes: bool
 ) -> Sequence[dict[str, Any]]:
-    """Build the policies of an EngineCluster: of its engines, and of its coordinator."""
+    """Build the policies of an EngineCluster: of its engines, some of which may report from the
+    network of their nodes, and of its coordinator.
+    """
     engines = {labels.CLUSTER: owner.name, labels.COMPONENT: labels.ENGINE}
     coordinator = {labels.CLUSTER: owner.name, labels.COMPONENT: labels.COORDINATOR}
     # Pods on their node's network send from its address, which no selector of pods finds.
-    reporters = [] if _on_nodes(spec) else [{"podSelector": {"matchLabels": engines}}]
+    reporters = [] if on_nodes else [{"podSelector": {"matchLabels": engines}}]
     return (
         _policy(
             names.engines_policy_name(owner.name),
@@ -129,6 +140,12 @@ def _engine_rules(
 
 def _on_nodes(spec: EngineTemplate) -> bool:
     return spec.pod_template.spec.host_network
+
+
+def _was_put_on_nodes(core: ObservedCore) -> bool:
+    """Tell whether an engine uses its node's network, be it until its turn comes."""
+    template = core.spec.get("podTemplate") or {}
+    return bool((template.get("spec") or {}).get("hostNetwork"))
 
 
 def _clients(owner: ObjectMeta) -> list[Peer]:

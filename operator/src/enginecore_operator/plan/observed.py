@@ -254,7 +254,8 @@ class FactsReading(msgspec.Struct, frozen=True):
 class CoreView(msgspec.Struct, frozen=True, kw_only=True):
     """All that bears on one EngineCore. `pods` are those that carry its label, of any owner;
     `exposure` and `policy` are the Service and the NetworkPolicy on the names of its own, whoever
-    owns them; `warnings` are what kubelets report of pods that do not start, by the pods' uid.
+    owns them; `warnings` are what kubelets report of pods that do not start, by the pods' uid;
+    `keys_refused` is what the API server said where `keys` could not be had.
     """
 
     core: ObservedCore
@@ -264,6 +265,7 @@ class CoreView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, ObservedNode] = {}
     warnings: Mapping[str, str] = {}
     keys: KeysView | None = None
+    keys_refused: str = ""
     reading: FactsReading | None = None
 
 

@@ -8,6 +8,7 @@ import msgspec
 from enginecore_operator.api.schema import fields_of
 from enginecore_operator.api.transport import Transport
 from enginecore_operator.api.v1alpha1 import EngineCoreSpec, EngineTemplate
+from enginecore_operator.plan.key_files import CURVE
 
 REVISION_LENGTH = 10
 
@@ -20,11 +21,13 @@ def compute_revision(spec: EngineCoreSpec) -> str:
     """
     relevant: dict[str, Any] = {}
     # A Service and a NetworkPolicy are put before the pod, or taken away. CURVE is in the keys, and
-    # counts by them: so pods from before there was any are as they are to be without it.
+    # counts by them: so pods from before there was any are as they are to be without it. Without
+    # CURVE a pod has no use for keys that it was given.
+    keys = spec.cluster_keys if spec.transport.security == CURVE else None
     inside = msgspec.structs.replace(
         spec.transport, expose="None", network_policy="Clients", security=Transport().security
     )
-    spec = msgspec.structs.replace(spec, transport=inside)
+    spec = msgspec.structs.replace(spec, transport=inside, cluster_keys=keys)
     if spec.accelerator.count == spec.parallelism.devices:
         # As if it were left out: API servers once wrote the default into every object.
         unset = msgspec.structs.replace(spec.accelerator, count=None)

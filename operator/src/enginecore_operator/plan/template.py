@@ -56,6 +56,8 @@ def _merge_containers(
 def _merge_engine(engine: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(engine)
     for key, value in over.items():
+        if value is None:
+            continue
         if key == "volumeMounts":
             merged[key] = [*_without_places(merged.get(key, ()), value), *value]
         elif key in _ADDED:
@@ -82,5 +84,5 @@ def _without_places(
 def _without_replaced(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the volumes but for ours that nobody mounts any more."""
     containers = (*spec["containers"], *spec.get("initContainers", ()))
-    mounted = {mount.get("name") for c in containers for mount in c.get("volumeMounts", ())}
+    mounted = {mount.get("name") for c in containers for mount in c.get("volumeMounts") or ()}
     return [v for v in spec["volumes"] if v["name"] not in _REPLACEABLE or v["name"] in mounted]
