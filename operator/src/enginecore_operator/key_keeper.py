@@ -13,7 +13,7 @@ from enginecore_operator.plan import names
 from enginecore_operator.plan.key_rotation import rest_of_step
 from enginecore_operator.plan.keys import KeyHolder, secret_names, taken_secrets
 from enginecore_operator.plan.observed import KeysView, ObservedObject
-from enginecore_operator.plan.secrets import plan_secrets
+from enginecore_operator.plan.secrets import plan_copies, plan_secrets
 
 TAKEN_DELAY: Final = 15.0
 """Seconds after which a name that is another's is looked at again: nobody tells when it is free."""
@@ -57,6 +57,11 @@ class KeyKeeper:
         for action in plan.actions:
             await self._store.carry_out(action)
         if plan.actions:
+            secrets = await self._store.read(namespace, secret_names(holder, plan.state))
+        copies = plan_copies(holder, plan.state, secrets)
+        for action in copies:
+            await self._store.carry_out(action)
+        if copies:
             secrets = await self._store.read(namespace, secret_names(holder, plan.state))
         rest = rest_of_step(plan.state, holder.pace(self._lag), now)
         foreign = allowed is not None and not allowed.metadata.is_controlled_by(holder.meta.uid)

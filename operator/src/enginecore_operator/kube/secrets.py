@@ -46,9 +46,12 @@ class SecretStore:
         """Return those that are there, by name. Raises KubeError."""
         self._forget_old()
         places = [(namespace, name) for name in names]
-        await asyncio.gather(*(self._read(place) for place in places if place not in self._seen))
-        found = {place[1]: self._seen[place][1] for place in places if place in self._seen}
-        return {name: secret for name, secret in found.items() if secret is not None}
+        # Taken now: another pass may forget them while this one waits for the others.
+        found = {place: self._seen[place][1] for place in places if place in self._seen}
+        unseen = [place for place in places if place not in found]
+        answers = await asyncio.gather(*map(self._read, unseen))
+        found |= dict(zip(unseen, answers, strict=True))
+        return {name: secret for (_, name), secret in found.items() if secret is not None}
 
     async def carry_out(self, action: Create | Patch) -> None:
         """Make or change one. Raises KubeError, whose text has nothing of the content."""
@@ -66,11 +69,12 @@ class SecretStore:
         oldest = self._clock() - FRESH_SECONDS
         self._seen = {place: seen for place, seen in self._seen.items() if seen[0] > oldest}
 
-    async def _read(self, place: Place) -> None:
+    async def _read(self, place: Place) -> ObservedSecret | None:
         try:
-            self._take(await self._client.read(SECRETS, *place))
+            return self._take(await self._client.read(SECRETS, *place))
         except NotFoundError:
             self._seen[place] = self._clock(), None
+            return None
 
     async def _create(self, manifest: dict[str, Any]) -> None:
         try:
@@ -86,10 +90,11 @@ class SecretStore:
         except (NotFoundError, ConflictError):
             await self._read((ref.namespace, ref.name))
 
-    def _take(self, raw: dict[str, Any]) -> None:
+    def _take(self, raw: dict[str, Any]) -> ObservedSecret:
         secret = read_secret(raw)
         meta = secret.metadata
         self._seen[meta.namespace, meta.name] = self._clock(), secret
+        return secret
 
 
 def read_secret(raw: Mapping[str, Any]) -> ObservedSecret:

@@ -23,7 +23,6 @@ from enginecore_operator.plan.key_rotation import (
     Pace,
     engine_generation,
     listed_generations,
-    published_generation,
 )
 from enginecore_operator.plan.observed import (
     ClusterView,
@@ -210,14 +209,6 @@ def holds(secret: ObservedSecret, pair: KeyPair) -> bool:
     """Tell whether a Secret for clients has both keys of a pair."""
     found = [secret.pairs.get(entry) for entry in (SECRET_KEY, PUBLIC_KEY)]
     return [one.secret if one else "" for one in found] == [pair.secret, pair.public]
-
-
-def published_pairs(
-    state: KeysStatus, generations: Mapping[int, Mapping[str, KeyPair]]
-) -> dict[str, KeyPair]:
-    """Return what clients of each role are to have."""
-    pairs = generations.get(published_generation(state), {})
-    return {role: pairs[role] for role in ROLES if role in pairs}
 
 
 def marks(holder: KeyHolder) -> dict[str, str]:

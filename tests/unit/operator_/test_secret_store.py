@@ -1,0 +1,75 @@
+"""Secrets as the operator reads, keeps and writes them: nothing is missing that is there."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from enginecore_curve.keys import new_key_pair
+from enginecore_operator.key_keeper import KeyKeeper
+from enginecore_operator.kube.cache import Cache
+from enginecore_operator.kube.secrets import FRESH_SECONDS, SecretStore, read_secret
+from enginecore_operator.plan.keys import PARTIES, KeyHolder, cluster_holder
+from enginecore_operator.plan.observed import ClusterView
+from support.key_chest import LAG, SECURED
+from support.operator_objects import NAMESPACE, cluster_spec, observed_cluster
+from support.secret_server import SecretServer, fresh_pairs, secret
+
+OWNER = "uid-smollm"
+KEYS, CLIENT, ADMIN = "smollm-keys-1", "smollm-client", "smollm-admin"
+
+
+def store_of(server: SecretServer) -> SecretStore:
+    client: Any = server
+    return SecretStore(client, server.clock)
+
+
+def keeper_of(server: SecretServer) -> KeyKeeper:
+    """Return a keeper whose list of those who are let in is not there yet."""
+    no_executor: Any = None
+    return KeyKeeper(
+        store_of(server),
+        Cache(lambda _: None),
+        no_executor,
+        new_key_pair,
+        lag=LAG,
+        now=lambda: datetime.fromtimestamp(server.time, UTC),
+    )
+
+
+def holder(**spec: Any) -> KeyHolder:
+    found = cluster_holder(ClusterView(cluster=observed_cluster(cluster_spec(**SECURED, **spec))))
+    assert found is not None
+    return found
+
+
+async def test_what_is_there_is_found_though_another_pass_forgets_it() -> None:
+    """One answer is old enough to be asked for again; the other becomes so meanwhile."""
+    pairs = fresh_pairs("server")
+    server = SecretServer(secret(KEYS, **pairs), secret(CLIENT, **pairs))
+    store = store_of(server)
+    await store.read(NAMESPACE, [CLIENT])
+    server.time += 0.02
+    await store.read(NAMESPACE, [KEYS])
+
+    async def another_pass() -> None:
+        server.time += 0.03
+        await store.read(NAMESPACE, ["others"])
+
+    server.meanwhile[CLIENT] = another_pass
+    server.time += FRESH_SECONDS - 0.01
+    assert sorted(await store.read(NAMESPACE, [KEYS, CLIENT])) == [CLIENT, KEYS]
+
+
+async def test_clients_get_no_key_but_of_a_secret_that_was_written() -> None:
+    """Somebody made the generation's Secret in between: its keys are those that count."""
+    server = SecretServer()
+    there = secret(KEYS, OWNER, **fresh_pairs(*PARTIES))
+
+    async def made_by_another() -> None:
+        server.objects[KEYS] = there
+
+    server.meanwhile[ADMIN] = made_by_another
+    view = await keeper_of(server).make(holder())
+    expected = read_secret(there).pairs
+    assert view.secrets[KEYS].pairs == expected
+    assert read_secret(server.objects[CLIENT]).pairs["secret-key"] == expected["infer"]
+    assert read_secret(server.objects[ADMIN]).pairs["secret-key"] == expected["admin"]
