@@ -8,7 +8,7 @@ import pytest
 from enginecore_operator.api import labels
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.api.validate import read_spec
-from enginecore_operator.kube.secrets import hide, read_secret
+from enginecore_operator.kube.secrets import read_secret
 from enginecore_operator.plan.actions import Apply, Plan
 from enginecore_operator.plan.keys import cluster_holder, core_holder
 from enginecore_operator.plan.observed import ClusterView, CoreView, ObjectMeta, ObservedObject
@@ -433,9 +433,3 @@ def test_what_reads_as_a_key_of_a_secret() -> None:
     assert list(secret.pairs) == ["good"]
     assert secret.pairs["good"].secret not in repr(secret)
     assert read_secret({"metadata": meta}).pairs == {}
-
-
-def test_no_error_tells_a_secret() -> None:
-    data = {"secret-key": "c2VjcmV0", "gone": None}
-    text = 'data "c2VjcmV0" (secret) is refused'
-    assert hide(text, data) == 'data "(hidden)" ((hidden)) is refused'

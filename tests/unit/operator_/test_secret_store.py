@@ -1,12 +1,19 @@
 """Secrets as the operator reads, keeps and writes them: nothing is missing that is there."""
 
+import base64
+import json
+import traceback
 from datetime import UTC, datetime
 from typing import Any
+
+import pytest
 
 from enginecore_curve.keys import new_key_pair
 from enginecore_operator.key_keeper import KeyKeeper
 from enginecore_operator.kube.cache import Cache
+from enginecore_operator.kube.errors import KubeError, UnreachableError, error_from_response
 from enginecore_operator.kube.secrets import FRESH_SECONDS, SecretStore, read_secret
+from enginecore_operator.plan.actions import Create, ObjectRef, Patch
 from enginecore_operator.plan.keys import PARTIES, KeyHolder, cluster_holder
 from enginecore_operator.plan.observed import ClusterView
 from support.key_chest import LAG, SECURED
@@ -73,3 +80,39 @@ async def test_clients_get_no_key_but_of_a_secret_that_was_written() -> None:
     assert view.secrets[KEYS].pairs == expected
     assert read_secret(server.objects[CLIENT]).pairs["secret-key"] == expected["infer"]
     assert read_secret(server.objects[ADMIN]).pairs["secret-key"] == expected["admin"]
+
+
+PLAIN = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+ENCODED = base64.b64encode(PLAIN.encode()).decode()
+NO_WORDS = "its words are left out, as they repeat what is secret"
+TALES = [
+    (403, "Forbidden", "exceeded quota: secrets", "403 Forbidden: exceeded quota: secrets"),
+    (403, "Forbidden", f"no data {ENCODED}", f"403 Forbidden: {NO_WORDS}"),
+    (422, "Invalid", f"not {PLAIN}", f"422 Invalid: {NO_WORDS}"),
+    (422, "Invalid", json.dumps(PLAIN).replace(">", r"\u003e"), f"422 Invalid: {NO_WORDS}"),
+    (422, "Invalid", f"not {ENCODED[:9]}...", f"422 Invalid: {NO_WORDS}"),
+    (418, "", f"not {PLAIN}", f"418: {NO_WORDS}"),
+    (429, "TooManyRequests", "later", "429 TooManyRequests: later"),
+    (429, "TooManyRequests", f"later {ENCODED}", f"429 TooManyRequests: {NO_WORDS}"),
+    (500, "InternalError", f"webhook failed on {PLAIN}", f"500 InternalError: {NO_WORDS}"),
+    (504, "", f"no answer to {ENCODED}", f"504: {NO_WORDS}"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason", "message", "words"), TALES)
+@pytest.mark.parametrize("there", [False, True], ids=["create", "patch"])
+async def test_no_error_tells_a_secret(
+    status: int, reason: str, message: str, words: str, there: bool
+) -> None:
+    server = SecretServer()
+    body = json.dumps({"reason": reason, "message": message}).encode()
+    server.refusal = lambda _: error_from_response(status, body)
+    data = {"secret-key": ENCODED, "gone": None}
+    ref = ObjectRef("Secret", NAMESPACE, CLIENT, "u")
+    manifest = {"metadata": {"name": CLIENT, "namespace": NAMESPACE}, "data": data}
+    action = Patch(ref, {"data": data}) if there else Create(manifest)
+    with pytest.raises(KubeError) as caught:
+        await store_of(server).carry_out(action)
+    assert str(caught.value) == words
+    assert isinstance(caught.value, UnreachableError) == (status == 429 or status >= 500)
+    assert PLAIN not in "".join(traceback.format_exception(caught.value))
