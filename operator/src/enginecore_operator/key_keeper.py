@@ -54,6 +54,12 @@ class KeyKeeper:
         allowed = await self._allowed(holder)
         secrets = await self._store.read(namespace, secret_names(holder, holder.state))
         plan = plan_secrets(holder, secrets, allowed, self._new_pair, lag=self._lag, now=now)
+        if plan.actions:
+            # What was seen last of the others may be older than what went: a copy that was
+            # deleted along with its original must not bring it back.
+            self._store.forget(namespace, secret_names(holder, holder.state))
+            secrets = await self._store.read(namespace, secret_names(holder, holder.state))
+            plan = plan_secrets(holder, secrets, allowed, self._new_pair, lag=self._lag, now=now)
         for action in plan.actions:
             await self._store.carry_out(action)
         if plan.actions:

@@ -6,6 +6,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from enginecore_curve.keys import new_key_pair
@@ -29,11 +30,11 @@ def store_of(server: SecretServer) -> SecretStore:
     return SecretStore(client, server.clock)
 
 
-def keeper_of(server: SecretServer) -> KeyKeeper:
+def keeper_of(server: SecretServer, store: SecretStore) -> KeyKeeper:
     """Return a keeper whose list of those who are let in is not there yet."""
     no_executor: Any = None
     return KeyKeeper(
-        store_of(server),
+        store,
         Cache(lambda _: None),
         no_executor,
         new_key_pair,
@@ -75,7 +76,7 @@ async def test_clients_get_no_key_but_of_a_secret_that_was_written() -> None:
         server.objects[KEYS] = there
 
     server.meanwhile[ADMIN] = made_by_another
-    view = await keeper_of(server).make(holder())
+    view = await keeper_of(server, store_of(server)).make(holder())
     expected = read_secret(there).pairs
     assert view.secrets[KEYS].pairs == expected
     assert read_secret(server.objects[CLIENT]).pairs["secret-key"] == expected["infer"]
@@ -116,3 +117,25 @@ async def test_no_error_tells_a_secret(
     assert str(caught.value) == words
     assert isinstance(caught.value, UnreachableError) == (status == 429 or status >= 500)
     assert PLAIN not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("stale", [CLIENT, ADMIN])
+async def test_a_copy_that_was_deleted_too_brings_no_key_back(stale: str) -> None:
+    """It was read later than its original, so its answer would still serve."""
+    server = SecretServer()
+    store = store_of(server)
+    keeper, mine = keeper_of(server, store), holder()
+    first = await keeper.make(mine)
+    mine = msgspec.structs.replace(mine, state=first.state)
+    server.time += FRESH_SECONDS / 2
+    store.forget(NAMESPACE, [stale])
+    assert list(await store.read(NAMESPACE, [stale])) == [stale]
+    server.time += FRESH_SECONDS / 2
+    server.objects.clear()
+    view = await keeper.make(mine)
+    now = read_secret(server.objects[KEYS]).pairs
+    assert not {*now.values()} & {*first.secrets[KEYS].pairs.values()}
+    for name, party in ((CLIENT, "infer"), (ADMIN, "admin")):
+        assert read_secret(server.objects[name]).pairs["secret-key"] == now[party]
+    (event,) = view.news
+    assert event.message.endswith("made new ones of server, coordinator, infer, admin")

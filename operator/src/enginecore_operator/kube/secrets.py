@@ -56,6 +56,11 @@ class SecretStore:
         found |= dict(zip(unseen, answers, strict=True))
         return {name: secret for (_, name), secret in found.items() if secret is not None}
 
+    def forget(self, namespace: str, names: Iterable[str]) -> None:
+        """See to it that these are read anew."""
+        for name in names:
+            self._seen.pop((namespace, name), None)
+
     async def carry_out(self, action: Create | Patch) -> None:
         """Make or change one. Raises KubeError, whose text has nothing of the content."""
         try:
