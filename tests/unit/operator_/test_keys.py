@@ -329,6 +329,95 @@ def test_clients_keep_a_key_whose_secret_was_lost_on_the_way() -> None:
     assert third in allowed(story)["infer"]
 
 
+def rotating(until: str) -> tuple[ClusterStory, float]:
+    """Return a story in a step of a rotation to generation 2, and the time at which it ends."""
+    story, end = secured(), LAG
+    story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
+    story.plan(0)
+    if until in ("Publishing", "Replacing", "Retiring"):
+        story.plan(LAG)
+        end = 2 * LAG
+    if until in ("Replacing", "Retiring"):
+        story.plan(end)
+    if until == "Retiring":
+        for rank in (1, 0):
+            story.ready(rank)
+            story.plan(end)
+        end += DRAINED
+    assert step(story) == until
+    return story, end
+
+
+@pytest.mark.parametrize(
+    ("until", "lost", "then"),
+    [
+        ("Settled", 1, "Listing"),
+        ("Listing", 1, "Publishing"),
+        ("Publishing", 1, "Replacing"),
+        ("Retiring", 2, "Settled"),
+    ],
+)
+def test_clients_stay_when_a_secret_is_lost_as_a_step_ends(
+    until: str, lost: int, then: str
+) -> None:
+    """No pass falls between the loss and the step."""
+    story, end = (secured(), 0.0) if until == "Settled" else rotating(until)
+    if until == "Settled":
+        story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
+    key = publics(FIRST if lost == 1 else SECOND)["infer"]
+    assert key in allowed(story)["infer"]
+    del story.chest.secrets[f"smollm-keys-{lost}"]
+    plan = story.plan(end)
+    assert step(story) == then
+    assert key in allowed(story)["infer"]
+    assert next(e.type for e in plan.events if e.reason == "KeysMade") == "Warning"
+    story.plan(end + 1)
+    assert key in allowed(story)["infer"]
+    if then in ("Listing", "Settled"):
+        assert client_key(story) == key
+
+
+LATE = ["Publishing", "Replacing", "Retiring"]
+
+
+@pytest.mark.parametrize("until", LATE)
+def test_the_keys_that_go_are_let_in_to_the_end_though_their_secret_is_lost(until: str) -> None:
+    """There is no copy of them any more but those that clients have."""
+    story, clock = rotating(until)
+    old = {role: publics(FIRST)[role] for role in ("infer", "admin")}
+    del story.chest.secrets["smollm-keys-1"]
+    for _ in range(9):
+        story.ready(0, 1)
+        story.plan(clock - 1)
+        if step(story) == "Settled":
+            break
+        assert {role for role, key in old.items() if key in allowed(story)[role]} == {*old}
+        clock += LAG
+    assert step(story) == "Settled"
+    assert not {*old.values()} & {*allowed(story)["infer"], *allowed(story)["admin"]}
+
+
+@pytest.mark.parametrize("until", ["Listing", *LATE])
+def test_whoever_deletes_the_keys_of_both_generations_shuts_all_clients_out(until: str) -> None:
+    story, end = rotating(until)
+    before = {key for role in ("infer", "admin") for key in allowed(story)[role]}
+    story.chest.secrets.clear()
+    for clock in (end - 1, end, end + 1):
+        story.plan(clock)
+        assert not before & {*allowed(story)["infer"], *allowed(story)["admin"]}
+        assert client_key(story) not in before
+
+
+def test_a_key_that_goes_does_not_come_back_as_the_next_one_s() -> None:
+    story, end = rotating("Publishing")
+    copy = story.chest.secrets["smollm-client"]
+    old = {"secret-key": numbered(FIRST["infer"]), "public-key": numbered(-FIRST["infer"])}
+    story.chest.secrets["smollm-client"] = msgspec.structs.replace(copy, pairs=old)
+    del story.chest.secrets["smollm-keys-2"]
+    story.plan(end - 1)
+    assert client_key(story) not in ("", publics(FIRST)["infer"])
+
+
 def test_further_clients_are_listed_at_once() -> None:
     story = secured()
     key = "k" * 40

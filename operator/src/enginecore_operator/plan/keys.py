@@ -23,6 +23,7 @@ from enginecore_operator.plan.key_rotation import (
     Pace,
     engine_generation,
     listed_generations,
+    published_generation,
 )
 from enginecore_operator.plan.observed import (
     ClusterView,
@@ -34,6 +35,7 @@ from enginecore_operator.plan.observed import (
 )
 from enginecore_operator.plan.pods import GRACE_MARGIN_SECONDS
 from enginecore_operator.plan.rendering import owner_reference
+from enginecore_wire.public_keys import is_key
 
 INFER: Final = "infer"
 ADMIN: Final = "admin"
@@ -227,7 +229,9 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
     for number in sorted(generations, key=lambda n: n != engine_generation(view.state)):
         for party, pair in pairs_of(holder, view.secrets, number).items():
             if party in lines:
-                lines[party][pair.public] = f"generation-{number}"
+                lines[party][pair.public] = _note(number)
+    for role, keys in _keys_without_secret(view, lines).items():
+        lines[role] |= keys
     for role, given in ((INFER, holder.keys.infer), (ADMIN, holder.keys.admin)):
         for index, key in enumerate(given):
             lines[role].setdefault(key, f"spec.keys.{role}[{index}]")
@@ -245,6 +249,38 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
             for party, found in lines.items()
         },
     }
+
+
+def _keys_without_secret(
+    view: KeysView, lines: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Return the keys of the generation that goes which stay let in though their Secret was lost.
+
+    Clients have no other copy of them, and use them until engines are replaced. Where the next
+    generation's keys were lost as well, somebody shuts clients out.
+    """
+    state, found = view.state, {}
+    going, coming = _note(state.generation), _note(published_generation(state))
+    if going == coming:
+        return {}
+    for role in ROLES:
+        present = _listed_keys(view.allowed, role)
+        wanted = {key for key, note in lines[role].items() if note == coming}
+        if wanted == {key for key, note in present.items() if note == coming}:
+            found[role] = {key: note for key, note in present.items() if note == going}
+    return found
+
+
+def _note(generation: int) -> str:
+    """Return what the list says of a key of a generation."""
+    return f"generation-{generation}"
+
+
+def _listed_keys(allowed: ObservedObject | None, party: str) -> dict[str, str]:
+    """Return the keys that are let in already, with what the list says of each."""
+    text = allowed.raw.get("data", {}).get(party, "") if allowed else ""
+    found = [line.split() for line in text.splitlines()]
+    return {words[0]: words[1] for words in found if len(words) == 2 and is_key(words[0])}
 
 
 def _list_actions(holder: KeyHolder, view: KeysView) -> tuple[Action, ...]:

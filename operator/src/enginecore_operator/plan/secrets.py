@@ -4,7 +4,7 @@ First the generations' own, then, by what is in them, the copies that clients ha
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -75,10 +75,12 @@ def plan_secrets(
     )
     actions: list[Create | Patch] = []
     events = list(_step_events(before, state))
+    had = listed_generations(before) if before is not None else ()
     for number in listed_generations(state):
-        copied = state == before and number == published_generation(state)
-        copies = _published(holder, secrets) if copied else {}
-        made = _complete(holder, secrets, number, new_pair, copies, known=state == before)
+        # What clients have is by the step that held until now, whichever begins.
+        copied = before is not None and number == published_generation(before)
+        copies = _copies(holder, secrets, had, number) if copied else {}
+        made = _complete(holder, secrets, number, new_pair, copies, known=number in had)
         actions += made.actions
         events += made.events
     return SecretPlan(state, tuple(actions), tuple(events))
@@ -156,14 +158,22 @@ def _complete(
     return _Made((_write(holder, name, there, data),), (event,))
 
 
-def _published(holder: KeyHolder, secrets: Secrets) -> dict[str, KeyPair]:
-    """Return what clients' Secrets of ours hold."""
+def _copies(
+    holder: KeyHolder, secrets: Secrets, generations: Iterable[int], number: int
+) -> dict[str, KeyPair]:
+    """Return what clients' Secrets of ours hold, but for what is another generation's."""
+    others = {
+        pair.public
+        for other in generations
+        if other != number
+        for pair in pairs_of(holder, secrets, other).values()
+    }
     found = {}
     for role in ROLES:
         there = secrets.get(names.client_secret_name(holder.meta.name, role))
         if there is not None and there.metadata.is_controlled_by(holder.meta.uid):
             pair = there.pairs.get(SECRET_KEY)
-            if pair is not None and holds(there, pair):
+            if pair is not None and holds(there, pair) and pair.public not in others:
                 found[role] = pair
     return found
 
