@@ -67,6 +67,31 @@ def foreign_map(name: str) -> ObservedObject:
     return ObservedObject(ObjectMeta(name=name, namespace=NAMESPACE, uid="other"), {"data": {}})
 
 
+def rotating(until: str) -> tuple[ClusterStory, float]:
+    """Return a story in a step of a rotation to generation 2, and the time at which it ends."""
+    story, end = secured(), LAG
+    story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
+    story.plan(0)
+    if until in ("Publishing", "Replacing", "Retiring"):
+        story.plan(LAG)
+        end = 2 * LAG
+    if until in ("Replacing", "Retiring"):
+        story.plan(end)
+    if until == "Retiring":
+        for rank in (1, 0):
+            story.ready(rank)
+            story.plan(end)
+        end += DRAINED
+    assert step(story) == until
+    return story, end
+
+
+def give_coordinator_address(story: ClusterStory) -> None:
+    service = story.objects["Service"]["smollm-coordinator"]
+    raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": "10.1.0.1"}}
+    story.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
+
+
 def test_a_cluster_gets_its_keys_once() -> None:
     story = ClusterStory(replicas=REPLICAS, **SECURED)
     plan = story.plan()
@@ -109,9 +134,7 @@ def test_no_keys_without_curve() -> None:
 
 def test_the_coordinator_s_key_is_told_with_its_address() -> None:
     story = secured()
-    service = story.objects["Service"]["smollm-coordinator"]
-    raw = {**service.raw, "spec": {**service.raw["spec"], "clusterIP": "10.1.0.1"}}
-    story.objects["Service"]["smollm-coordinator"] = ObservedObject(service.metadata, raw)
+    give_coordinator_address(story)
     story.plan()
     assert story.status.client_addresses.stats_server_key == publics(FIRST)["coordinator"]
     data = story.objects["ConfigMap"]["smollm-client-addresses"].raw["data"]
@@ -182,11 +205,11 @@ def test_a_generation_that_is_wanted_meanwhile_waits_for_the_one_before() -> Non
     story = secured()
     story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
     story.plan(0)
+    story.plan(LAG)
+    assert step(story) == "Publishing"
     story.change_spec(replicas=REPLICAS, keys={"generation": 1}, **SECURED)
-    clock = 0.0
-    for _ in range(3):
-        clock += LAG
-        story.plan(clock)
+    clock = 2 * LAG
+    story.plan(clock)
     assert step(story) == "Replacing"
     for rank in (1, 0):
         story.ready(rank)
@@ -246,6 +269,47 @@ def test_another_s_secret_is_never_touched(name: str, starts: bool) -> None:
     assert "smollm-0" in story.cores
 
 
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_generation_that_no_client_has_is_dropped_for_another(wanted: int) -> None:
+    story, end = rotating("Listing")
+    story.change_spec(replicas=REPLICAS, keys={"generation": wanted}, **SECURED)
+    story.plan(end)
+    assert step(story) == "Settled"
+    assert allowed(story) == {name: [key] for name, key in publics(FIRST).items()}
+    assert story.chest.public("smollm-keys-2") == {}, "nobody had them, nobody gets them"
+    story.plan(end + 1)
+    assert step(story) == ("Settled" if wanted == 1 else "Listing")
+    assert client_key(story) == publics(FIRST)["infer"]
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_generation_whose_name_is_another_s_is_in_no_one_s_way(begun: bool, wanted: int) -> None:
+    """It does not begin; where it has, it can be dropped. It begins once the name is free."""
+    key = "k" * 40
+    story = rotating("Listing")[0] if begun else secured()
+    story.chest.put_foreign("smollm-keys-2")
+    story.change_spec(replicas=REPLICAS, keys={"generation": 2, "infer": [key]}, **SECURED)
+    story.plan(1000)
+    assert step(story) == ("Listing" if begun else "Settled")
+    assert story.condition("Degraded") == ("True", "NameTaken")
+    assert "Secret smollm-keys-2" in story.message("Degraded")
+    first, listed = publics(FIRST)["infer"], allowed(story)["infer"]
+    assert {first, key} <= {*listed}
+    assert (client_key(story), story.status.ready_replicas) == (first, REPLICAS)
+
+    story.change_spec(replicas=REPLICAS, keys={"generation": wanted}, **SECURED)
+    if wanted == 2:
+        del story.chest.secrets["smollm-keys-2"]
+    for clock in (2000, 2001):
+        story.plan(clock)
+    assert key not in allowed(story)["infer"]
+    assert step(story) == ("Settled" if wanted == 1 else "Listing")
+    assert story.condition("Degraded")[0] == "False"
+    if wanted != 2:
+        assert story.chest.public("smollm-keys-2") == {"server": numbered(99).public}
+
+
 def test_another_s_list_lets_nobody_in() -> None:
     story = ClusterStory(replicas=1, **SECURED)
     story.objects["ConfigMap"]["smollm-allowed-keys"] = foreign_map("smollm-allowed-keys")
@@ -256,11 +320,43 @@ def test_another_s_list_lets_nobody_in() -> None:
 
 def test_engines_go_on_while_keys_are_another_s() -> None:
     story = secured()
+    give_coordinator_address(story)
+    story.plan()
+    before, told_before = allowed(story), story.status.client_addresses
+    key = "k" * 40
     story.chest.put_foreign("smollm-keys-1")
+    story.change_spec(replicas=REPLICAS, keys={"infer": [key]}, **SECURED)
     plan = story.plan()
     assert applied_cores(plan) == []
     assert story.status.ready_replicas == REPLICAS
     assert story.condition("Degraded") == ("True", "NameTaken")
+    assert allowed(story) == {**before, "infer": [*before["infer"], key]}
+    assert story.status.client_addresses == told_before
+    assert told_before.stats_server_key == publics(FIRST)["coordinator"]
+    story.change_spec(replicas=REPLICAS, **SECURED)
+    story.plan()
+    assert allowed(story) == before
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("until", ["Publishing", "Replacing", "Retiring"])
+def test_all_who_are_let_in_stay_while_keys_are_another_s(until: str, number: int) -> None:
+    story, end = rotating(until)
+    before = {role: {*allowed(story)[role]} for role in ("infer", "admin")}
+    story.chest.put_foreign(f"smollm-keys-{number}")
+    story.plan(end - 1)
+    assert {role: {*allowed(story)[role]} for role in before} == before
+    assert story.condition("Degraded") == ("True", "NameTaken")
+
+
+def test_what_is_no_key_gets_into_no_list() -> None:
+    """The coordinator refuses a list with one bad line as a whole."""
+    story = secured()
+    core = story.cores["smollm-0"]
+    status = msgspec.structs.replace(core.status, server_key="no key\nat all")
+    story.cores["smollm-0"] = msgspec.structs.replace(core, status=status)
+    story.plan()
+    assert allowed(story)["server"] == [publics(FIRST)["server"]]
 
 
 LOST = [
@@ -327,25 +423,6 @@ def test_clients_keep_a_key_whose_secret_was_lost_on_the_way() -> None:
     story.plan(LAG + 6)
     assert (step(story), client_key(story)) == ("Publishing", third)
     assert third in allowed(story)["infer"]
-
-
-def rotating(until: str) -> tuple[ClusterStory, float]:
-    """Return a story in a step of a rotation to generation 2, and the time at which it ends."""
-    story, end = secured(), LAG
-    story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
-    story.plan(0)
-    if until in ("Publishing", "Replacing", "Retiring"):
-        story.plan(LAG)
-        end = 2 * LAG
-    if until in ("Replacing", "Retiring"):
-        story.plan(end)
-    if until == "Retiring":
-        for rank in (1, 0):
-            story.ready(rank)
-            story.plan(end)
-        end += DRAINED
-    assert step(story) == until
-    return story, end
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from enginecore_operator.plan.addresses import (
     collect_addresses,
     collect_exposed,
 )
-from enginecore_operator.plan.coordinator import build_coordinator
+from enginecore_operator.plan.coordinator import build_coordinator, coordinator_key
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
 from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
@@ -92,7 +92,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 spec.replicas,
                 engines.serving,
                 view.services.get(names.coordinator_name(cluster.metadata.name)),
-                ring.coordinator_key if ring is not None else "",
+                _coordinator_key(view, ring),
             ),
             exposed=collect_exposed(spec, engines.serving),
         ),
@@ -153,6 +153,15 @@ def _uid(core: ObservedCore) -> str:
 def _keyring(view: ClusterView) -> Keyring | None:
     holder = cluster_holder(view)
     return None if holder is None else build_keyring(holder, view.keys)
+
+
+def _coordinator_key(view: ClusterView, ring: Keyring | None) -> str:
+    """Return the key that the coordinator has: of the present Deployment, whatever it is to be."""
+    meta = view.cluster.metadata
+    there = view.deployments.get(names.coordinator_name(meta.name))
+    if there is None or not there.metadata.is_controlled_by(meta.uid):
+        return ring.coordinator_key if ring is not None else ""
+    return coordinator_key(there.raw)
 
 
 def _sort(view: ClusterView, spec: EngineClusterSpec, ring: Keyring | None) -> _Engines:

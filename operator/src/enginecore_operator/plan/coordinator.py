@@ -16,6 +16,7 @@ from enginecore_operator.plan.rendering import (
     pod_security_context,
 )
 from enginecore_wire.contract import HEALTH_PATH, HTTP_PORT, PUBLISH_PORT, REPORT_PORT
+from enginecore_wire.public_keys import is_key
 
 STARTUP_SECONDS: Final = 300
 """How long a coordinator may take to answer its first probe, however busy the node is."""
@@ -60,6 +61,13 @@ def build_coordinator(
             },
         },
     }
+
+
+def coordinator_key(deployment: dict[str, Any]) -> str:
+    """Return the public key that a coordinator was given; empty where it is to have none."""
+    meta = deployment.get("spec", {}).get("template", {}).get("metadata", {})
+    found = (meta.get("annotations") or {}).get(labels.SERVER_KEY, "")
+    return found if is_key(found) else ""
 
 
 def _key_annotation(keys: ClusterKeys | None) -> dict[str, Any]:

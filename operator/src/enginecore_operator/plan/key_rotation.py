@@ -41,12 +41,13 @@ class Seen(msgspec.Struct, frozen=True):
     """What of the next generation is there already.
 
     `listed`: its keys are let in. `published`: clients' Secrets hold them. `replaced`: no engine
-    has another.
+    has another. `taken`: the wanted generation's Secret is another's.
     """
 
     listed: bool
     published: bool
     replaced: bool
+    taken: bool
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -61,12 +62,15 @@ def advance(
 ) -> KeysStatus:
     """Return the step that holds from now on, at most one further.
 
-    A generation that is wanted meanwhile comes after the one that is coming in.
+    A generation that is wanted meanwhile comes after the one that is coming in, unless clients have
+    nothing of that yet: then it is dropped. One whose name is another's does not begin.
     """
     if state is None:
         return KeysStatus(generation=wanted, since=timestamp(now))
     match state.step:
         case KeyStep.LISTING:
+            if wanted != state.next:
+                return KeysStatus(generation=state.generation, since=timestamp(now))
             if not seen.listed:
                 return _again(state, now)
             done = _has_lasted(state, pace.lag, now)
@@ -82,7 +86,7 @@ def advance(
             if not _has_lasted(state, pace.lag + pace.drain, now):
                 return state
             return KeysStatus(generation=state.next, since=timestamp(now))
-    if wanted == state.generation:
+    if wanted == state.generation or seen.taken:
         return state
     return _begin(msgspec.structs.replace(state, next=wanted), KeyStep.LISTING, now)
 

@@ -4,7 +4,7 @@ All secret keys of a generation are in one Secret, of which a pod mounts its own
 mount are copies, whose names stay. The public keys that are let in are in a ConfigMap.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -97,7 +97,7 @@ def cluster_holder(view: ClusterView) -> KeyHolder | None:
         meta=cluster.metadata,
         keys=spec.keys,
         state=cluster.status.keys,
-        in_use=frozenset(key for key in found if key),
+        in_use=_keys_among(found),
         drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
     )
 
@@ -119,9 +119,14 @@ def core_holder(view: CoreView) -> KeyHolder | None:
         meta=core.metadata,
         keys=spec.keys,
         state=core.status.keys,
-        in_use=frozenset(key for key in found if key),
+        in_use=_keys_among(found),
         drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
     )
+
+
+def _keys_among(texts: Iterable[str | None]) -> frozenset[str]:
+    """Return those that are keys: annotations and status are for others to write, too."""
+    return frozenset(text for text in texts if text and is_key(text))
 
 
 def is_secured(spec: EngineTemplate) -> bool:
@@ -178,9 +183,10 @@ def secret_names(holder: KeyHolder, state: KeysStatus | None) -> list[str]:
 def taken_secrets(
     holder: KeyHolder, state: KeysStatus, secrets: Mapping[str, ObservedSecret]
 ) -> list[str]:
-    """Return the names that others' Secrets have, of those that are needed now."""
+    """Return the names that others' Secrets have, of those that are needed now or are to be."""
     owner = holder.meta.name
-    wanted = [names.keys_secret_name(owner, number) for number in listed_generations(state)]
+    generations = sorted({*listed_generations(state), holder.keys.generation})
+    wanted = [names.keys_secret_name(owner, number) for number in generations]
     wanted += [names.client_secret_name(owner, role) for role in ROLES]
     return [
         name
@@ -227,9 +233,12 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
         lines |= {SERVER: dict.fromkeys(sorted(holder.in_use), "engine"), COORDINATOR: {}}
     # Engines try the coordinator's keys in this order: the present one comes first.
     for number in sorted(generations, key=lambda n: n != engine_generation(view.state)):
-        for party, pair in pairs_of(holder, view.secrets, number).items():
-            if party in lines:
-                lines[party][pair.public] = _note(number)
+        pairs = pairs_of(holder, view.secrets, number)
+        for party, keys in lines.items():
+            # What is not to be had stays as it is listed.
+            note = _note(number)
+            pair = pairs.get(party)
+            keys |= {pair.public: note} if pair else _listed_keys(view, party, note)
     for role, keys in _keys_without_secret(view, lines).items():
         lines[role] |= keys
     for role, given in ((INFER, holder.keys.infer), (ADMIN, holder.keys.admin)):
@@ -264,10 +273,9 @@ def _keys_without_secret(
     if going == coming:
         return {}
     for role in ROLES:
-        present = _listed_keys(view.allowed, role)
-        wanted = {key for key, note in lines[role].items() if note == coming}
-        if wanted == {key for key, note in present.items() if note == coming}:
-            found[role] = {key: note for key, note in present.items() if note == going}
+        wanted = {key: note for key, note in lines[role].items() if note == coming}
+        if wanted == _listed_keys(view, role, coming):
+            found[role] = _listed_keys(view, role, going)
     return found
 
 
@@ -276,17 +284,14 @@ def _note(generation: int) -> str:
     return f"generation-{generation}"
 
 
-def _listed_keys(allowed: ObservedObject | None, party: str) -> dict[str, str]:
-    """Return the keys that are let in already, with what the list says of each."""
-    text = allowed.raw.get("data", {}).get(party, "") if allowed else ""
-    found = [line.split() for line in text.splitlines()]
-    return {words[0]: words[1] for words in found if len(words) == 2 and is_key(words[0])}
+def _listed_keys(view: KeysView, party: str, note: str) -> dict[str, str]:
+    """Return the keys with this note that are let in already."""
+    text = view.allowed.raw.get("data", {}).get(party, "") if view.allowed else ""
+    found = (line.split() for line in text.splitlines())
+    return {words[0]: note for words in found if words[1:] == [note] and is_key(words[0])}
 
 
 def _list_actions(holder: KeyHolder, view: KeysView) -> tuple[Action, ...]:
-    if not all(INFER in pairs_of(holder, view.secrets, n) for n in listed_generations(view.state)):
-        # Somebody's keys are not to be had: the list is to stay as it is.
-        return ()
     manifest = build_allowed_map(holder, view)
     if view.allowed is None:
         return (Create(manifest),)

@@ -102,9 +102,10 @@ def plan_copies(
     for role in ROLES:
         if role in pairs:
             actions += _publish(holder, secrets, role, pairs[role])
-    before = holder.state
-    if before is not None and before.step == KeyStep.RETIRING and state.step == KeyStep.SETTLED:
-        actions += _empty(holder, secrets, before.generation)
+    had = listed_generations(holder.state) if holder.state is not None else ()
+    for number in had:
+        if number not in listed_generations(state):
+            actions += _empty(holder, secrets, number)
     return tuple(actions)
 
 
@@ -115,14 +116,18 @@ class _Made(msgspec.Struct, frozen=True):
 
 def _see(holder: KeyHolder, secrets: Secrets, allowed: ObservedObject | None) -> Seen:
     state = holder.state
+    name = names.keys_secret_name(holder.meta.name, holder.keys.generation)
+    wanted = secrets.get(name)
+    taken = wanted is not None and not wanted.metadata.is_controlled_by(holder.meta.uid)
     if state is None or not state.next:
-        return Seen(listed=False, published=False, replaced=False)
+        return Seen(listed=False, published=False, replaced=False, taken=taken)
     pairs = pairs_of(holder, secrets, state.next)
     server = pairs.get(SERVER)
     return Seen(
         listed=is_listed(allowed, pairs),
         published=is_published(holder, secrets, pairs),
         replaced=server is not None and holder.in_use <= {server.public},
+        taken=taken,
     )
 
 
