@@ -47,7 +47,7 @@ class KeyChest:
             state=plan.state,
             secrets=dict(self.secrets),
             allowed=allowed,
-            rest=rest_of_step(plan.state, holder.pace(LAG), now),
+            rest=rest_of_step(plan.state, LAG, now),
             news=plan.events,
         )
 

@@ -69,7 +69,7 @@ class KeyKeeper:
             await self._store.carry_out(action)
         if copies:
             secrets = await self._store.read(namespace, secret_names(holder, plan.state))
-        rest = rest_of_step(plan.state, holder.pace(self._lag), now)
+        rest = rest_of_step(plan.state, self._lag, now)
         foreign = allowed is not None and not allowed.metadata.is_controlled_by(holder.meta.uid)
         if foreign or taken_secrets(holder, plan.state, secrets):
             rest = min(rest or TAKEN_DELAY, TAKEN_DELAY)

@@ -25,8 +25,6 @@ from support.operator_objects import (
     told,
 )
 
-DRAINED = LAG + 75.0
-"""Lag, drain deadline, and what the kubelet waits beyond it."""
 REPLICAS = 2
 FIRST = {"server": 1, "coordinator": 2, "infer": 3, "admin": 4}
 SECOND = {"server": 5, "coordinator": 6, "infer": 7, "admin": 8}
@@ -81,7 +79,7 @@ def rotating(until: str) -> tuple[ClusterStory, float]:
         for rank in (1, 0):
             story.ready(rank)
             story.plan(end)
-        end += DRAINED
+        end += LAG
     assert step(story) == until
     return story, end
 
@@ -189,9 +187,9 @@ def test_another_generation_comes_in_step_by_step() -> None:
     story.plan(end)
     assert step(story) == "Retiring"
     assert set(allowed(story)["infer"]) == set(both["infer"])
-    story.plan(end + DRAINED - 1)
+    story.plan(end + LAG - 1)
     assert step(story) == "Retiring"
-    story.plan(end + DRAINED)
+    story.plan(end + LAG)
     assert step(story) == "Settled"
     assert allowed(story) == {name: [key] for name, key in second.items()}
     assert story.chest.public("smollm-keys-1") == {}, "old secret keys go"
@@ -199,6 +197,31 @@ def test_another_generation_comes_in_step_by_step() -> None:
     assert story.status.keys.generation == 2
     plan = story.plan(10_000)
     assert (plan.stages, plan.events) == ((), ())
+
+
+@pytest.mark.parametrize("deadline", [1, 3600], ids=["by the new spec", "by the old spec"])
+def test_old_keys_stay_until_the_last_pod_that_has_them_has_drained(deadline: int) -> None:
+    """It drains by the deadline that it was made with, whatever the spec says by then."""
+    story, clock = rotating("Replacing")
+    drain = {"deadlineSeconds": deadline}
+    story.change_spec(replicas=REPLICAS, keys={"generation": 2}, drain=drain, **SECURED)
+    first, second = publics(FIRST), publics(SECOND)
+    story.pod_keys = frozenset({first["server"], second["server"], "no key"})
+    for _ in range(4):
+        story.plan(clock)
+        story.ready(0, 1)
+    assert {core.status.server_key for core in story.cores.values()} == {second["server"]}
+    for _ in range(2):
+        clock += 3000
+        story.plan(clock)
+        assert step(story) == "Replacing"
+        assert {first["infer"], second["infer"]} == {*allowed(story)["infer"]}
+        assert {first["server"], second["server"]} == {*allowed(story)["server"]}
+    story.pod_keys = frozenset({second["server"]})
+    story.plan(clock)
+    assert step(story) == "Retiring"
+    story.plan(clock + LAG)
+    assert step(story) == "Settled"
 
 
 def test_a_generation_that_is_wanted_meanwhile_waits_for_the_one_before() -> None:
@@ -215,7 +238,7 @@ def test_a_generation_that_is_wanted_meanwhile_waits_for_the_one_before() -> Non
         story.ready(rank)
         story.plan(clock)
     assert step(story) == "Retiring"
-    clock += DRAINED
+    clock += LAG
     story.plan(clock)
     assert step(story) == "Settled"
     story.plan(clock + 1)
@@ -550,7 +573,7 @@ def test_an_engine_of_its_own_gets_another_generation() -> None:
     assert story.status.server_key == numbered(5).public
     assert story.status.keys is not None
     assert story.status.keys.step == "Retiring"
-    story.plan(clock + DRAINED)
+    story.plan(clock + LAG)
     assert story.status.keys.step == "Settled"
     assert story.chest.public("smollm-0-keys-1") == {}
 

@@ -20,7 +20,6 @@ from enginecore_operator.plan.actions import Action, Apply, Create
 from enginecore_operator.plan.diff import first_difference
 from enginecore_operator.plan.key_files import COORDINATOR, CURVE, SERVER
 from enginecore_operator.plan.key_rotation import (
-    Pace,
     engine_generation,
     listed_generations,
     published_generation,
@@ -33,7 +32,6 @@ from enginecore_operator.plan.observed import (
     ObservedObject,
     ObservedSecret,
 )
-from enginecore_operator.plan.pods import GRACE_MARGIN_SECONDS
 from enginecore_operator.plan.rendering import owner_reference
 from enginecore_wire.public_keys import is_key
 
@@ -50,7 +48,7 @@ class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     """Whose keys they are.
 
     `state` is how far another generation was when the last pass ended; `in_use` are the public
-    keys that its engines have, or are to have; `drain` is for how long a replaced engine goes on.
+    keys that its engines have, or are to have, and those of pods that still drain.
     """
 
     kind: str
@@ -58,11 +56,6 @@ class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys
     state: KeysStatus | None
     in_use: frozenset[str]
-    drain: float
-
-    def pace(self, lag: float) -> Pace:
-        """Return how long steps last, where files in pods follow within `lag` seconds."""
-        return Pace(lag=lag, drain=self.drain)
 
 
 class Keyring(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,13 +85,13 @@ def cluster_holder(view: ClusterView) -> KeyHolder | None:
     mine = [c for c in view.cores if c.metadata.is_controlled_by(cluster.metadata.uid)]
     given = (core.spec.get("clusterKeys") or {} for core in mine)
     found = {core.status.server_key for core in mine} | {keys.get("publicKey") for keys in given}
+    found |= view.pod_keys
     return KeyHolder(
         kind=labels.CLUSTER_KIND,
         meta=cluster.metadata,
         keys=spec.keys,
         state=cluster.status.keys,
         in_use=_keys_among(found),
-        drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
     )
 
 
@@ -120,7 +113,6 @@ def core_holder(view: CoreView) -> KeyHolder | None:
         keys=spec.keys,
         state=core.status.keys,
         in_use=_keys_among(found),
-        drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
     )
 
 

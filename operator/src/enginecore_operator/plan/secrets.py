@@ -70,9 +70,7 @@ def plan_secrets(
         now: time of this pass.
     """
     before = holder.state
-    state = advance(
-        before, holder.keys.generation, _see(holder, secrets, allowed), holder.pace(lag), now
-    )
+    state = advance(before, holder.keys.generation, _see(holder, secrets, allowed), lag, now)
     actions: list[Create | Patch] = []
     events = list(_step_events(before, state))
     had = listed_generations(before) if before is not None else ()
