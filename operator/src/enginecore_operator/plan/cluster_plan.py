@@ -28,7 +28,7 @@ from enginecore_operator.plan.addresses import (
     collect_addresses,
     collect_exposed,
 )
-from enginecore_operator.plan.coordinator import build_coordinator, coordinator_key
+from enginecore_operator.plan.coordinator import build_coordinator, deployed_key
 from enginecore_operator.plan.cores import build_core, core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
 from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
@@ -156,12 +156,11 @@ def _keyring(view: ClusterView) -> Keyring | None:
 
 
 def _coordinator_key(view: ClusterView, ring: Keyring | None) -> str:
-    """Return the key that the coordinator has: of the present Deployment, whatever it is to be."""
-    meta = view.cluster.metadata
-    there = view.deployments.get(names.coordinator_name(meta.name))
-    if there is None or not there.metadata.is_controlled_by(meta.uid):
+    """Return the coordinator's key; while its Secret is not to be had, of the one that runs."""
+    if ring is None or ring.coordinator_key:
         return ring.coordinator_key if ring is not None else ""
-    return coordinator_key(there.raw)
+    meta = view.cluster.metadata
+    return deployed_key(meta, view.deployments.get(names.coordinator_name(meta.name)))
 
 
 def _sort(view: ClusterView, spec: EngineClusterSpec, ring: Keyring | None) -> _Engines:

@@ -8,7 +8,7 @@ from enginecore_operator.api.lifecycle import MAX_REPLICAS
 from enginecore_operator.api.transport import ClusterKeys
 from enginecore_operator.api.v1alpha1 import COORDINATOR_REQUESTS, Coordinator
 from enginecore_operator.plan import key_files, names
-from enginecore_operator.plan.observed import ObjectMeta
+from enginecore_operator.plan.observed import ObjectMeta, ObservedObject
 from enginecore_operator.plan.rendering import (
     Rendering,
     container_security_context,
@@ -16,7 +16,6 @@ from enginecore_operator.plan.rendering import (
     pod_security_context,
 )
 from enginecore_wire.contract import HEALTH_PATH, HTTP_PORT, PUBLISH_PORT, REPORT_PORT
-from enginecore_wire.public_keys import is_key
 
 STARTUP_SECONDS: Final = 300
 """How long a coordinator may take to answer its first probe, however busy the node is."""
@@ -63,11 +62,13 @@ def build_coordinator(
     }
 
 
-def coordinator_key(deployment: dict[str, Any]) -> str:
-    """Return the public key that a coordinator was given; empty where it is to have none."""
-    meta = deployment.get("spec", {}).get("template", {}).get("metadata", {})
-    found = (meta.get("annotations") or {}).get(labels.SERVER_KEY, "")
-    return found if is_key(found) else ""
+def deployed_key(owner: ObjectMeta, there: ObservedObject | None) -> str:
+    """Return the public key of the coordinator that is there; empty where it has none of ours."""
+    if there is None or not there.metadata.is_controlled_by(owner.uid):
+        return ""
+    template = there.raw.get("spec", {}).get("template", {}).get("metadata", {})
+    found: dict[str, str] = template.get("annotations") or {}
+    return found.get(labels.SERVER_KEY, "")
 
 
 def _key_annotation(keys: ClusterKeys | None) -> dict[str, Any]:

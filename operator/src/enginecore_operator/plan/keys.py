@@ -225,10 +225,9 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
         lines |= {SERVER: dict.fromkeys(sorted(holder.in_use), "engine"), COORDINATOR: {}}
     # Engines try the coordinator's keys in this order: the present one comes first.
     for number in sorted(generations, key=lambda n: n != engine_generation(view.state)):
-        pairs = pairs_of(holder, view.secrets, number)
+        pairs, note = pairs_of(holder, view.secrets, number), _note(number)
         for party, keys in lines.items():
             # What is not to be had stays as it is listed.
-            note = _note(number)
             pair = pairs.get(party)
             keys |= {pair.public: note} if pair else _listed_keys(view, party, note)
     for role, keys in _keys_without_secret(view, lines).items():
@@ -255,10 +254,8 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
 def _keys_without_secret(
     view: KeysView, lines: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, str]]:
-    """Return the keys of the generation that goes which stay let in though their Secret was lost.
-
-    Clients have no other copy of them, and use them until engines are replaced. Where the next
-    generation's keys were lost as well, somebody shuts clients out.
+    """Return keys of the generation that goes which stay though their Secret was lost: clients have
+    the only copies. Where the next generation's were lost as well, somebody shuts clients out.
     """
     state, found = view.state, {}
     going, coming = _note(state.generation), _note(published_generation(state))
