@@ -107,7 +107,7 @@ def test_keys_are_made_once(kubectl: Kubectl, runner: OperatorRunner) -> None:
 def test_another_generation_replaces_engines_and_goes_on(
     kubectl: Kubectl, runner: OperatorRunner
 ) -> None:
-    operator = runner.start(KEY_LAG_SECONDS="1")
+    operator = runner.start(KEY_LAG_SECONDS="4")
     drain = {"drain": {"deadlineSeconds": 1}}
     kubectl.apply(engine_cluster(replicas=2, **CURVE, **drain))
     wait_ready(kubectl, 2)

@@ -25,11 +25,13 @@ class ClusterStory:
             "ConfigMap": {},
         }
         self.chest = KeyChest()
+        self.pod_keys: frozenset[str] = frozenset()
 
     def plan(self, seconds: float = 0.0) -> Plan:
         view = ClusterView(
             cluster=self.cluster,
             cores=list(self.cores.values()),
+            pod_keys=self.pod_keys,
             services=self.objects["Service"],
             policies=self.objects["NetworkPolicy"],
             deployments=self.objects["Deployment"],

@@ -1,6 +1,7 @@
 """Secrets with keys as passes of the operator make them, for tests of its decisions."""
 
 import base64
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import msgspec
 
 from enginecore_curve.pair import KeyPair
-from enginecore_operator.plan.actions import Create
+from enginecore_operator.plan.actions import Create, Patch
 from enginecore_operator.plan.key_rotation import rest_of_step
 from enginecore_operator.plan.keys import KeyHolder, secret_names
 from enginecore_operator.plan.observed import KeysView, ObjectMeta, ObservedObject, ObservedSecret
-from enginecore_operator.plan.secrets import SecretPlan, plan_secrets
+from enginecore_operator.plan.secrets import plan_copies, plan_secrets
 
 LAG = 100.0
 SECURED = {"transport": {"security": "Curve"}}
@@ -44,12 +45,13 @@ class KeyChest:
             lag=LAG,
             now=now,
         )
-        self._take(plan)
+        self._take(plan.actions)
+        self._take(plan_copies(holder, plan.state, self._known(holder)))
         return KeysView(
             state=plan.state,
             secrets=dict(self.secrets),
             allowed=allowed,
-            rest=rest_of_step(plan.state, holder.pace(LAG), now),
+            rest=rest_of_step(plan.state, LAG, now),
             news=plan.events,
         )
 
@@ -72,8 +74,8 @@ class KeyChest:
         wanted = secret_names(holder, holder.state)
         return {name: found for name, found in self.secrets.items() if name in wanted}
 
-    def _take(self, plan: SecretPlan) -> None:
-        for action in plan.actions:
+    def _take(self, actions: Iterable[Create | Patch]) -> None:
+        for action in actions:
             if isinstance(action, Create):
                 meta = msgspec.convert(action.manifest["metadata"], ObjectMeta)
                 assert meta.name not in self.secrets

@@ -13,7 +13,7 @@ from enginecore_operator.plan import names
 from enginecore_operator.plan.key_rotation import rest_of_step
 from enginecore_operator.plan.keys import KeyHolder, secret_names, taken_secrets
 from enginecore_operator.plan.observed import KeysView, ObservedObject
-from enginecore_operator.plan.secrets import plan_secrets
+from enginecore_operator.plan.secrets import plan_copies, plan_secrets
 
 TAKEN_DELAY: Final = 15.0
 """Seconds after which a name that is another's is looked at again: nobody tells when it is free."""
@@ -54,11 +54,22 @@ class KeyKeeper:
         allowed = await self._allowed(holder)
         secrets = await self._store.read(namespace, secret_names(holder, holder.state))
         plan = plan_secrets(holder, secrets, allowed, self._new_pair, lag=self._lag, now=now)
+        if plan.actions:
+            # What was seen last of the others may be older than what went: a copy that was
+            # deleted along with its original must not bring it back.
+            self._store.forget(namespace, secret_names(holder, holder.state))
+            secrets = await self._store.read(namespace, secret_names(holder, holder.state))
+            plan = plan_secrets(holder, secrets, allowed, self._new_pair, lag=self._lag, now=now)
         for action in plan.actions:
             await self._store.carry_out(action)
         if plan.actions:
             secrets = await self._store.read(namespace, secret_names(holder, plan.state))
-        rest = rest_of_step(plan.state, holder.pace(self._lag), now)
+        copies = plan_copies(holder, plan.state, secrets)
+        for action in copies:
+            await self._store.carry_out(action)
+        if copies:
+            secrets = await self._store.read(namespace, secret_names(holder, plan.state))
+        rest = rest_of_step(plan.state, self._lag, now)
         foreign = allowed is not None and not allowed.metadata.is_controlled_by(holder.meta.uid)
         if foreign or taken_secrets(holder, plan.state, secrets):
             rest = min(rest or TAKEN_DELAY, TAKEN_DELAY)

@@ -76,6 +76,7 @@ def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | 
     return ClusterView(
         cluster=cluster,
         cores=list(cores.values()),
+        pod_keys=_pod_keys(cache, namespace, name),
         services=_objects(
             cache, "Service", namespace, names.engines_service_name(name), coordinator
         ),
@@ -84,6 +85,21 @@ def read_cluster_view(cache: Cache, namespace: str, name: str) -> ClusterView | 
         ),
         deployments=_objects(cache, "Deployment", namespace, coordinator),
         config_maps=_objects(cache, "ConfigMap", namespace, names.addresses_name(name)),
+    )
+
+
+def _pod_keys(cache: Cache, namespace: str, name: str) -> frozenset[str]:
+    """Return the keys of a cluster's pods: by their own label, as an engine may go before its
+    pod.
+    """
+    return frozenset(
+        key
+        for pod in cache.all("Pod")
+        if isinstance(pod, ObservedPod)
+        and pod.metadata.namespace == namespace
+        and pod.metadata.labels.get(labels.CLUSTER) == name
+        and pod.metadata.controller_name(labels.CORE_KIND)
+        and (key := pod.metadata.annotations.get(labels.SERVER_KEY, ""))
     )
 
 

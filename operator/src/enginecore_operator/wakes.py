@@ -15,6 +15,9 @@ def keys_concerned(change: Change, cache: Cache) -> Iterator[Key]:
         yield Key(change.kind, meta.namespace, meta.name)
     if change.kind == "Pod":
         yield from _parent(labels.CORE_KIND, meta.namespace, meta.labels.get(labels.CORE))
+        if change.after is None and labels.SERVER_KEY in meta.annotations:
+            # Keys may go with the last pod that has them.
+            yield from _parent(labels.CLUSTER_KIND, meta.namespace, meta.labels.get(labels.CLUSTER))
     elif change.kind == "Node":
         yield from _engines_on(change, cache)
     elif change.kind in ("Service", "NetworkPolicy", "ConfigMap") and labels.CORE in meta.labels:

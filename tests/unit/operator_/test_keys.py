@@ -1,66 +1,36 @@
 """Keys of a cluster and of an engine of its own: made, kept, found missing, another's, renewed."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
 from enginecore_operator.api import labels
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.api.validate import read_spec
-from enginecore_operator.kube.secrets import hide, read_secret
-from enginecore_operator.plan.actions import Apply, Plan
+from enginecore_operator.kube.secrets import read_secret
 from enginecore_operator.plan.keys import cluster_holder, core_holder
 from enginecore_operator.plan.observed import ClusterView, CoreView, ObjectMeta, ObservedObject
 from support.cluster_story import ClusterStory, settled
 from support.key_chest import LAG, SECURED, numbered
+from support.key_stories import (
+    FIRST,
+    REPLICAS,
+    SECOND,
+    allowed,
+    applied_cores,
+    client_key,
+    publics,
+    secured,
+    step,
+)
 from support.operator_objects import (
     NAMESPACE,
     CoreStory,
-    actions_of,
     created,
     observed_cluster,
     observed_core,
     running,
     told,
 )
-
-DRAINED = LAG + 75.0
-"""Lag, drain deadline, and what the kubelet waits beyond it."""
-REPLICAS = 2
-FIRST = {"server": 1, "coordinator": 2, "infer": 3, "admin": 4}
-SECOND = {"server": 5, "coordinator": 6, "infer": 7, "admin": 8}
-
-
-def publics(pairs: dict[str, int]) -> dict[str, str]:
-    return {party: numbered(number).public for party, number in pairs.items()}
-
-
-def secured(replicas: int = REPLICAS, **spec: Any) -> ClusterStory:
-    """Return the story of a cluster with CURVE whose engines are all Ready."""
-    return settled(replicas, **{**SECURED, **spec})
-
-
-def allowed(story: ClusterStory) -> dict[str, list[str]]:
-    """Return the public keys of each file."""
-    data = story.objects["ConfigMap"]["smollm-allowed-keys"].raw["data"]
-    return {name: [line.split()[0] for line in text.splitlines()] for name, text in data.items()}
-
-
-def step(story: ClusterStory) -> str:
-    assert story.status.keys is not None
-    return story.status.keys.step
-
-
-def client_key(story: ClusterStory) -> str:
-    return story.chest.public("smollm-client")["public-key"] and (
-        story.chest.secrets["smollm-client"].pairs["secret-key"].public
-    )
-
-
-def applied_cores(plan: Plan) -> list[str]:
-    applied = [a.manifest for a in actions_of(plan) if isinstance(a, Apply)]
-    return [m["metadata"]["name"] for m in applied if m["kind"] == labels.CORE_KIND]
 
 
 def foreign_map(name: str) -> ObservedObject:
@@ -166,9 +136,9 @@ def test_another_generation_comes_in_step_by_step() -> None:
     story.plan(end)
     assert step(story) == "Retiring"
     assert set(allowed(story)["infer"]) == set(both["infer"])
-    story.plan(end + DRAINED - 1)
+    story.plan(end + LAG - 1)
     assert step(story) == "Retiring"
-    story.plan(end + DRAINED)
+    story.plan(end + LAG)
     assert step(story) == "Settled"
     assert allowed(story) == {name: [key] for name, key in second.items()}
     assert story.chest.public("smollm-keys-1") == {}, "old secret keys go"
@@ -182,17 +152,17 @@ def test_a_generation_that_is_wanted_meanwhile_waits_for_the_one_before() -> Non
     story = secured()
     story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
     story.plan(0)
+    story.plan(LAG)
+    assert step(story) == "Publishing"
     story.change_spec(replicas=REPLICAS, keys={"generation": 1}, **SECURED)
-    clock = 0.0
-    for _ in range(3):
-        clock += LAG
-        story.plan(clock)
+    clock = 2 * LAG
+    story.plan(clock)
     assert step(story) == "Replacing"
     for rank in (1, 0):
         story.ready(rank)
         story.plan(clock)
     assert step(story) == "Retiring"
-    clock += DRAINED
+    clock += LAG
     story.plan(clock)
     assert step(story) == "Settled"
     story.plan(clock + 1)
@@ -384,7 +354,7 @@ def test_an_engine_of_its_own_gets_another_generation() -> None:
     assert story.status.server_key == numbered(5).public
     assert story.status.keys is not None
     assert story.status.keys.step == "Retiring"
-    story.plan(clock + DRAINED)
+    story.plan(clock + LAG)
     assert story.status.keys.step == "Settled"
     assert story.chest.public("smollm-0-keys-1") == {}
 
@@ -416,9 +386,3 @@ def test_what_reads_as_a_key_of_a_secret() -> None:
     assert list(secret.pairs) == ["good"]
     assert secret.pairs["good"].secret not in repr(secret)
     assert read_secret({"metadata": meta}).pairs == {}
-
-
-def test_no_error_tells_a_secret() -> None:
-    data = {"secret-key": "c2VjcmV0", "gone": None}
-    text = 'data "c2VjcmV0" (secret) is refused'
-    assert hide(text, data) == 'data "(hidden)" ((hidden)) is refused'

@@ -8,9 +8,9 @@ from enginecore_operator.kube.errors import (
     ApiError,
     ConflictError,
     KubeError,
+    OverloadedError,
     RefusedError,
     TerminatingError,
-    UnreachableError,
     error_from_response,
 )
 from enginecore_operator.kube.events import NOTE_LENGTH, shorten
@@ -89,8 +89,8 @@ def test_health() -> None:
             b'{"details": {"causes": [{"reason": "NamespaceTerminating"}]}}',
             TerminatingError,
         ),
-        (429, b"{}", UnreachableError),
-        (503, b"<html>", UnreachableError),
+        (429, b"{}", OverloadedError),
+        (503, b"<html>", OverloadedError),
         (418, b"", ApiError),
     ],
 )

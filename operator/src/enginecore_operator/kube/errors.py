@@ -3,6 +3,7 @@
 KubeError
 ├── NotLeaderError      nothing was sent: another process may lead by now
 ├── UnreachableError    no answer, or the server is not able to give one: try again
+│   └── OverloadedError     the server said so itself
 └── ApiError            the server answered with an error
     ├── NotFoundError
     ├── AlreadyExistsError
@@ -35,14 +36,22 @@ def _sentence(status: int, reason: str, message: str) -> str:
     return f"{head}: {message}" if message else head
 
 
-class ApiError(KubeError):
-    """The API server answered with an error status."""
+class _AnsweredError(KubeError):
+    """What the API server answered: a status, and maybe what it says of it."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(_sentence(status, reason, message))
         self.status = status
         self.reason = reason
         self.message = message or str(self)
+
+
+class OverloadedError(_AnsweredError, UnreachableError):
+    """The API server, or what it asks, is not able to answer now."""
+
+
+class ApiError(_AnsweredError):
+    """The API server answered with an error status."""
 
 
 class NotFoundError(ApiError):
@@ -102,7 +111,7 @@ def error_from_response(status: int, body: bytes) -> KubeError:
     except msgspec.MsgspecError:
         told = _Status(message=body[:200].decode(errors="replace"))
     if status == 429 or status >= 500:
-        return UnreachableError(_sentence(status, told.reason, told.message))
+        return OverloadedError(status, told.reason, told.message)
     kind = _BY_STATUS.get(status, ApiError)
     if status == 409 and told.reason == "AlreadyExists":
         kind = AlreadyExistsError

@@ -13,9 +13,10 @@ from enginecore_curve.pair import KeyPair
 from enginecore_operator.kube.client import KubeClient
 from enginecore_operator.kube.errors import (
     AlreadyExistsError,
+    ApiError,
     ConflictError,
     NotFoundError,
-    RefusedError,
+    OverloadedError,
 )
 from enginecore_operator.kube.resources import SECRETS
 from enginecore_operator.plan.actions import Create, Patch
@@ -24,7 +25,9 @@ from enginecore_wire.public_keys import is_key
 
 FRESH_SECONDS: Final = 10.0
 """For so long an answer serves: passes over a cluster come in crowds."""
-HIDDEN: Final = "(hidden)"
+HIDDEN: Final = "its words are left out, as they repeat what is secret"
+SHOWN_AT_MOST: Final = 5
+"""Characters in a row that a text may have in common with a Secret's content, by chance."""
 
 Place = tuple[str, str]
 
@@ -46,9 +49,17 @@ class SecretStore:
         """Return those that are there, by name. Raises KubeError."""
         self._forget_old()
         places = [(namespace, name) for name in names]
-        await asyncio.gather(*(self._read(place) for place in places if place not in self._seen))
-        found = {place[1]: self._seen[place][1] for place in places if place in self._seen}
-        return {name: secret for name, secret in found.items() if secret is not None}
+        # Taken now: another pass may forget them while this one waits for the others.
+        found = {place: self._seen[place][1] for place in places if place in self._seen}
+        unseen = [place for place in places if place not in found]
+        answers = await asyncio.gather(*map(self._read, unseen))
+        found |= dict(zip(unseen, answers, strict=True))
+        return {name: secret for (_, name), secret in found.items() if secret is not None}
+
+    def forget(self, namespace: str, names: Iterable[str]) -> None:
+        """See to it that these are read anew."""
+        for name in names:
+            self._seen.pop((namespace, name), None)
 
     async def carry_out(self, action: Create | Patch) -> None:
         """Make or change one. Raises KubeError, whose text has nothing of the content."""
@@ -57,20 +68,22 @@ class SecretStore:
                 await self._create(action.manifest)
             else:
                 await self._patch(action)
-        except RefusedError as error:
+        except (ApiError, OverloadedError) as error:
             body = action.manifest if isinstance(action, Create) else action.patch
-            hidden = hide(error.message, body.get("data", {}))
-            raise RefusedError(error.status, error.reason, hidden) from None
+            if not shows(str(error), body.get("data", {})):
+                raise
+            raise type(error)(error.status, error.reason, HIDDEN) from None
 
     def _forget_old(self) -> None:
         oldest = self._clock() - FRESH_SECONDS
         self._seen = {place: seen for place, seen in self._seen.items() if seen[0] > oldest}
 
-    async def _read(self, place: Place) -> None:
+    async def _read(self, place: Place) -> ObservedSecret | None:
         try:
-            self._take(await self._client.read(SECRETS, *place))
+            return self._take(await self._client.read(SECRETS, *place))
         except NotFoundError:
             self._seen[place] = self._clock(), None
+            return None
 
     async def _create(self, manifest: dict[str, Any]) -> None:
         try:
@@ -86,10 +99,11 @@ class SecretStore:
         except (NotFoundError, ConflictError):
             await self._read((ref.namespace, ref.name))
 
-    def _take(self, raw: dict[str, Any]) -> None:
+    def _take(self, raw: dict[str, Any]) -> ObservedSecret:
         secret = read_secret(raw)
         meta = secret.metadata
         self._seen[meta.namespace, meta.name] = self._clock(), secret
+        return secret
 
 
 def read_secret(raw: Mapping[str, Any]) -> ObservedSecret:
@@ -101,13 +115,19 @@ def read_secret(raw: Mapping[str, Any]) -> ObservedSecret:
     )
 
 
-def hide(text: str, data: Mapping[str, Any]) -> str:
-    """Take the content of a Secret out of a text, as it is sent and as it is mounted."""
-    for encoded in data.values():
-        if encoded:
-            plain = base64.b64decode(encoded).decode()
-            text = text.replace(encoded, HIDDEN).replace(plain, HIDDEN)
-    return text
+def shows(text: str, data: Mapping[str, Any]) -> bool:
+    """Tell whether a text has a piece of a Secret's content, as it is sent or as it is mounted.
+
+    A piece is enough: servers cut long texts, and write some characters in other ways.
+    """
+    given = [encoded for encoded in data.values() if encoded]
+    contents = [*given, *(base64.b64decode(encoded).decode() for encoded in given)]
+    size = SHOWN_AT_MOST + 1
+    return any(
+        content[start : start + size] in text
+        for content in contents
+        for start in range(max(len(content) - size, 0) + 1)
+    )
 
 
 def _pair(encoded: str) -> KeyPair | None:

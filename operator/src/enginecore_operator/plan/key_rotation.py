@@ -1,7 +1,7 @@
 """How keys of another generation come in, step by step: nobody who was let in is shut out.
 
 First engines let the new keys in, then clients get theirs, then engines are replaced, to which
-clients connect with the new keys; once the last old engine has drained, the old keys go. Files in
+clients connect with the new keys; once the last old pod has drained, the old keys go. Files in
 pods follow with some lag, so a step that is seen in files lasts for as long as that.
 """
 
@@ -40,63 +40,55 @@ STEP_TEXTS: Final = {
 class Seen(msgspec.Struct, frozen=True):
     """What of the next generation is there already.
 
-    `listed`: its keys are let in. `published`: clients' Secrets hold them. `replaced`: no engine
-    has another.
+    `listed`: its keys are let in. `published`: clients' Secrets hold them. `replaced`: no pod has
+    another, be it one that drains. `taken`: the wanted generation's Secret is another's.
     """
 
     listed: bool
     published: bool
     replaced: bool
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Seconds: `lag`, in which files in pods follow; `drain`, in which a replaced engine ends."""
-
-    lag: float
-    drain: float
+    taken: bool
 
 
 def advance(
-    state: KeysStatus | None, wanted: int, seen: Seen, pace: Pace, now: datetime
+    state: KeysStatus | None, wanted: int, seen: Seen, lag: float, now: datetime
 ) -> KeysStatus:
-    """Return the step that holds from now on, at most one further.
+    """Return the step that holds from now on, at most one further; files follow within `lag`.
 
-    A generation that is wanted meanwhile comes after the one that is coming in.
+    A generation that is wanted meanwhile comes after the one that is coming in, unless clients have
+    nothing of that yet: then it is dropped. One whose name is another's does not begin.
     """
     if state is None:
         return KeysStatus(generation=wanted, since=timestamp(now))
     match state.step:
         case KeyStep.LISTING:
+            if wanted != state.next:
+                return KeysStatus(generation=state.generation, since=timestamp(now))
             if not seen.listed:
                 return _again(state, now)
-            done = _has_lasted(state, pace.lag, now)
+            done = _has_lasted(state, lag, now)
             return _begin(state, KeyStep.PUBLISHING, now) if done else state
         case KeyStep.PUBLISHING:
             if not seen.published:
                 return _again(state, now)
-            done = _has_lasted(state, pace.lag, now)
+            done = _has_lasted(state, lag, now)
             return _begin(state, KeyStep.REPLACING, now) if done else state
         case KeyStep.REPLACING:
             return _begin(state, KeyStep.RETIRING, now) if seen.replaced else state
         case KeyStep.RETIRING:
-            if not _has_lasted(state, pace.lag + pace.drain, now):
+            if not _has_lasted(state, lag, now):
                 return state
             return KeysStatus(generation=state.next, since=timestamp(now))
-    if wanted == state.generation:
+    if wanted == state.generation or seen.taken:
         return state
     return _begin(msgspec.structs.replace(state, next=wanted), KeyStep.LISTING, now)
 
 
-def rest_of_step(state: KeysStatus, pace: Pace, now: datetime) -> float | None:
+def rest_of_step(state: KeysStatus, lag: float, now: datetime) -> float | None:
     """Return the seconds until a step is over by time; None where something else ends it."""
-    lasts = {
-        KeyStep.LISTING: pace.lag,
-        KeyStep.PUBLISHING: pace.lag,
-        KeyStep.RETIRING: pace.lag + pace.drain,
-    }
-    if state.step not in lasts:
+    if state.step in (KeyStep.SETTLED, KeyStep.REPLACING):
         return None
-    end = parse_timestamp(state.since) + timedelta(seconds=lasts[KeyStep(state.step)])
+    end = parse_timestamp(state.since) + timedelta(seconds=lag)
     return max((end - now).total_seconds(), 0.1)
 
 

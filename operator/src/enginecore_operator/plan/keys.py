@@ -4,7 +4,7 @@ All secret keys of a generation are in one Secret, of which a pod mounts its own
 mount are copies, whose names stay. The public keys that are let in are in a ConfigMap.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,6 @@ from enginecore_operator.plan.actions import Action, Apply, Create
 from enginecore_operator.plan.diff import first_difference
 from enginecore_operator.plan.key_files import COORDINATOR, CURVE, SERVER
 from enginecore_operator.plan.key_rotation import (
-    Pace,
     engine_generation,
     listed_generations,
     published_generation,
@@ -33,8 +32,8 @@ from enginecore_operator.plan.observed import (
     ObservedObject,
     ObservedSecret,
 )
-from enginecore_operator.plan.pods import GRACE_MARGIN_SECONDS
 from enginecore_operator.plan.rendering import owner_reference
+from enginecore_wire.public_keys import is_key
 
 INFER: Final = "infer"
 ADMIN: Final = "admin"
@@ -49,7 +48,7 @@ class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     """Whose keys they are.
 
     `state` is how far another generation was when the last pass ended; `in_use` are the public
-    keys that its engines have, or are to have; `drain` is for how long a replaced engine goes on.
+    keys that its engines have, or are to have, and those of pods that still drain.
     """
 
     kind: str
@@ -57,11 +56,6 @@ class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys
     state: KeysStatus | None
     in_use: frozenset[str]
-    drain: float
-
-    def pace(self, lag: float) -> Pace:
-        """Return how long steps last, where files in pods follow within `lag` seconds."""
-        return Pace(lag=lag, drain=self.drain)
 
 
 class Keyring(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +85,13 @@ def cluster_holder(view: ClusterView) -> KeyHolder | None:
     mine = [c for c in view.cores if c.metadata.is_controlled_by(cluster.metadata.uid)]
     given = (core.spec.get("clusterKeys") or {} for core in mine)
     found = {core.status.server_key for core in mine} | {keys.get("publicKey") for keys in given}
+    found |= view.pod_keys
     return KeyHolder(
         kind=labels.CLUSTER_KIND,
         meta=cluster.metadata,
         keys=spec.keys,
         state=cluster.status.keys,
-        in_use=frozenset(key for key in found if key),
-        drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
+        in_use=_keys_among(found),
     )
 
 
@@ -118,9 +112,13 @@ def core_holder(view: CoreView) -> KeyHolder | None:
         meta=core.metadata,
         keys=spec.keys,
         state=core.status.keys,
-        in_use=frozenset(key for key in found if key),
-        drain=float(spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS),
+        in_use=_keys_among(found),
     )
+
+
+def _keys_among(texts: Iterable[str | None]) -> frozenset[str]:
+    """Return those that are keys: annotations and status are for others to write, too."""
+    return frozenset(text for text in texts if text and is_key(text))
 
 
 def is_secured(spec: EngineTemplate) -> bool:
@@ -177,9 +175,10 @@ def secret_names(holder: KeyHolder, state: KeysStatus | None) -> list[str]:
 def taken_secrets(
     holder: KeyHolder, state: KeysStatus, secrets: Mapping[str, ObservedSecret]
 ) -> list[str]:
-    """Return the names that others' Secrets have, of those that are needed now."""
+    """Return the names that others' Secrets have, of those that are needed now or are to be."""
     owner = holder.meta.name
-    wanted = [names.keys_secret_name(owner, number) for number in listed_generations(state)]
+    generations = sorted({*listed_generations(state), holder.keys.generation})
+    wanted = [names.keys_secret_name(owner, number) for number in generations]
     wanted += [names.client_secret_name(owner, role) for role in ROLES]
     return [
         name
@@ -212,14 +211,6 @@ def holds(secret: ObservedSecret, pair: KeyPair) -> bool:
     return [one.secret if one else "" for one in found] == [pair.secret, pair.public]
 
 
-def published_pairs(
-    state: KeysStatus, generations: Mapping[int, Mapping[str, KeyPair]]
-) -> dict[str, KeyPair]:
-    """Return what clients of each role are to have."""
-    pairs = generations.get(published_generation(state), {})
-    return {role: pairs[role] for role in ROLES if role in pairs}
-
-
 def marks(holder: KeyHolder) -> dict[str, str]:
     """Return the labels of what belongs to a holder's keys."""
     own = labels.CLUSTER if holder.kind == labels.CLUSTER_KIND else labels.CORE
@@ -234,9 +225,13 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
         lines |= {SERVER: dict.fromkeys(sorted(holder.in_use), "engine"), COORDINATOR: {}}
     # Engines try the coordinator's keys in this order: the present one comes first.
     for number in sorted(generations, key=lambda n: n != engine_generation(view.state)):
-        for party, pair in pairs_of(holder, view.secrets, number).items():
-            if party in lines:
-                lines[party][pair.public] = f"generation-{number}"
+        pairs, note = pairs_of(holder, view.secrets, number), _note(number)
+        for party, keys in lines.items():
+            # What is not to be had stays as it is listed.
+            pair = pairs.get(party)
+            keys |= {pair.public: note} if pair else _listed_keys(view, party, note)
+    for role, keys in _keys_without_secret(view, lines).items():
+        lines[role] |= keys
     for role, given in ((INFER, holder.keys.infer), (ADMIN, holder.keys.admin)):
         for index, key in enumerate(given):
             lines[role].setdefault(key, f"spec.keys.{role}[{index}]")
@@ -256,10 +251,36 @@ def build_allowed_map(holder: KeyHolder, view: KeysView) -> dict[str, Any]:
     }
 
 
+def _keys_without_secret(
+    view: KeysView, lines: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Return keys of the generation that goes which stay though their Secret was lost: clients have
+    the only copies. Where the next generation's were lost as well, somebody shuts clients out.
+    """
+    state, found = view.state, {}
+    going, coming = _note(state.generation), _note(published_generation(state))
+    if going == coming:
+        return {}
+    for role in ROLES:
+        wanted = {key: note for key, note in lines[role].items() if note == coming}
+        if wanted == _listed_keys(view, role, coming):
+            found[role] = _listed_keys(view, role, going)
+    return found
+
+
+def _note(generation: int) -> str:
+    """Return what the list says of a key of a generation."""
+    return f"generation-{generation}"
+
+
+def _listed_keys(view: KeysView, party: str, note: str) -> dict[str, str]:
+    """Return the keys with this note that are let in already."""
+    text = view.allowed.raw.get("data", {}).get(party, "") if view.allowed else ""
+    found = (line.split() for line in text.splitlines())
+    return {words[0]: note for words in found if words[1:] == [note] and is_key(words[0])}
+
+
 def _list_actions(holder: KeyHolder, view: KeysView) -> tuple[Action, ...]:
-    if not all(INFER in pairs_of(holder, view.secrets, n) for n in listed_generations(view.state)):
-        # Somebody's keys are not to be had: the list is to stay as it is.
-        return ()
     manifest = build_allowed_map(holder, view)
     if view.allowed is None:
         return (Create(manifest),)

@@ -270,10 +270,14 @@ class CoreView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that bears on one EngineCluster; children are looked up by name, whoever owns them."""
+    """All that bears on one EngineCluster; children are looked up by name, whoever owns them.
+
+    `pod_keys` are the public keys of its engines' pods, also of those that are being deleted.
+    """
 
     cluster: ObservedCluster
     cores: Sequence[ObservedCore] = ()
+    pod_keys: frozenset[str] = frozenset()
     services: Mapping[str, ObservedObject] = {}
     policies: Mapping[str, ObservedObject] = {}
     deployments: Mapping[str, ObservedObject] = {}

@@ -1,7 +1,10 @@
-"""Decide which Secrets with keys are to be made, and when another generation's come in."""
+"""Decide which Secrets with keys are to be made, and when another generation's come in.
+
+First the generations' own, then, by what is in them, the copies that clients have.
+"""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -22,10 +25,9 @@ from enginecore_operator.plan.key_rotation import (
     published_generation,
 )
 from enginecore_operator.plan.keys import (
-    ADMIN,
-    INFER,
     PARTIES,
     PUBLIC_KEY,
+    ROLES,
     SECRET_KEY,
     KeyHolder,
     holds,
@@ -33,7 +35,6 @@ from enginecore_operator.plan.keys import (
     is_published,
     marks,
     pairs_of,
-    published_pairs,
 )
 from enginecore_operator.plan.observed import ObservedObject, ObservedSecret
 from enginecore_operator.plan.rendering import owner_reference
@@ -42,7 +43,7 @@ Secrets = Mapping[str, ObservedSecret]
 
 
 class SecretPlan(msgspec.Struct, frozen=True):
-    """What to do about Secrets, one after another, and the step that holds then."""
+    """What to do about the Secrets of generations, and the step that holds then."""
 
     state: KeysStatus
     actions: tuple[Create | Patch, ...] = ()
@@ -69,42 +70,62 @@ def plan_secrets(
         now: time of this pass.
     """
     before = holder.state
-    state = advance(
-        before, holder.keys.generation, _see(holder, secrets, allowed), holder.pace(lag), now
-    )
+    state = advance(before, holder.keys.generation, _see(holder, secrets, allowed), lag, now)
     actions: list[Create | Patch] = []
     events = list(_step_events(before, state))
-    generations: dict[int, Mapping[str, KeyPair]] = {}
+    had = listed_generations(before) if before is not None else ()
     for number in listed_generations(state):
-        copied = state == before and number == published_generation(state)
-        copies = _published(holder, secrets) if copied else {}
-        made = _complete(holder, secrets, number, new_pair, copies, known=state == before)
-        generations[number] = made.pairs
+        # What clients have is by the step that held until now, whichever begins.
+        copied = before is not None and number == published_generation(before)
+        copies = _copies(holder, secrets, had, number) if copied else {}
+        made = _complete(holder, secrets, number, new_pair, copies, known=number in had)
         actions += made.actions
         events += made.events
-    for role, pair in published_pairs(state, generations).items():
-        actions += _publish(holder, secrets, role, pair)
-    if before is not None and before.step == KeyStep.RETIRING and state.step == KeyStep.SETTLED:
-        actions += _empty(holder, secrets, before.generation)
     return SecretPlan(state, tuple(actions), tuple(events))
 
 
+def plan_copies(
+    holder: KeyHolder, state: KeysStatus, secrets: Secrets
+) -> tuple[Create | Patch, ...]:
+    """Decide what clients get, and what goes, once the generations' Secrets are there.
+
+    Args:
+        holder: whose keys they are.
+        state: the step that holds now.
+        secrets: as they were read after the generations' had been written: nobody gets a key that
+            is not in one of them.
+    """
+    actions: list[Create | Patch] = []
+    pairs = pairs_of(holder, secrets, published_generation(state))
+    for role in ROLES:
+        if role in pairs:
+            actions += _publish(holder, secrets, role, pairs[role])
+    had = listed_generations(holder.state) if holder.state is not None else ()
+    for number in had:
+        if number not in listed_generations(state):
+            actions += _empty(holder, secrets, number)
+    return tuple(actions)
+
+
 class _Made(msgspec.Struct, frozen=True):
-    pairs: Mapping[str, KeyPair] = {}
     actions: tuple[Create | Patch, ...] = ()
     events: tuple[Event, ...] = ()
 
 
 def _see(holder: KeyHolder, secrets: Secrets, allowed: ObservedObject | None) -> Seen:
     state = holder.state
+    name = names.keys_secret_name(holder.meta.name, holder.keys.generation)
+    wanted = secrets.get(name)
+    taken = wanted is not None and not wanted.metadata.is_controlled_by(holder.meta.uid)
     if state is None or not state.next:
-        return Seen(listed=False, published=False, replaced=False)
+        return Seen(listed=False, published=False, replaced=False, taken=taken)
     pairs = pairs_of(holder, secrets, state.next)
     server = pairs.get(SERVER)
     return Seen(
         listed=is_listed(allowed, pairs),
         published=is_published(holder, secrets, pairs),
         replaced=server is not None and holder.in_use <= {server.public},
+        taken=taken,
     )
 
 
@@ -128,7 +149,7 @@ def _complete(
     pairs = pairs_of(holder, secrets, generation)
     missing = [party for party in PARTIES if party not in pairs]
     if not missing:
-        return _Made(pairs)
+        return _Made()
     fresh = {party: copies.get(party) or new_pair() for party in missing}
     data = {party: pair.secret for party, pair in fresh.items()}
     event = Event(Reason.KEYS_MADE, f"Made the keys of generation {generation} in Secret {name}")
@@ -137,17 +158,25 @@ def _complete(
         new = [party for party in missing if party not in copies]
         text += f": made new ones of {', '.join(new)}" if new else ": they are back from copies"
         event = Event(Reason.KEYS_MADE, text, "Warning")
-    return _Made({**pairs, **fresh}, (_write(holder, name, there, data),), (event,))
+    return _Made((_write(holder, name, there, data),), (event,))
 
 
-def _published(holder: KeyHolder, secrets: Secrets) -> dict[str, KeyPair]:
-    """Return what clients' Secrets of ours hold."""
+def _copies(
+    holder: KeyHolder, secrets: Secrets, generations: Iterable[int], number: int
+) -> dict[str, KeyPair]:
+    """Return what clients' Secrets of ours hold, but for what is another generation's."""
+    others = {
+        pair.public
+        for other in generations
+        if other != number
+        for pair in pairs_of(holder, secrets, other).values()
+    }
     found = {}
-    for role in (INFER, ADMIN):
+    for role in ROLES:
         there = secrets.get(names.client_secret_name(holder.meta.name, role))
         if there is not None and there.metadata.is_controlled_by(holder.meta.uid):
             pair = there.pairs.get(SECRET_KEY)
-            if pair is not None and holds(there, pair):
+            if pair is not None and holds(there, pair) and pair.public not in others:
                 found[role] = pair
     return found
 
