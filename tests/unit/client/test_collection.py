@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from enginecore_client._shell.collection import Collector, NoCollection
+from enginecore_client._shell.collection import GarbageCollector, NoCollection
 
 
 @pytest.fixture(params=[True, False], ids=["on", "off"])
@@ -71,7 +71,7 @@ def test_a_fork_from_inside_a_burst_has_it_on() -> None:
 
 
 def test_a_fork_while_another_thread_looks_is_not_stuck() -> None:
-    collector = Collector()
+    collector = GarbageCollector()
     collector._lock.acquire()
     collector.forked()
     collector.rest()

@@ -6,7 +6,7 @@ import threading
 from typing import Final, Self
 
 
-class Collector:
+class GarbageCollector:
     """The process's garbage collector, which several clients may have rest at the same time.
 
     Whoever wakes it first wakes it: a client that is in a burst whenever another one leaves its own
@@ -38,7 +38,7 @@ class Collector:
         self.wake()
 
 
-COLLECTOR: Final = Collector()
+COLLECTOR: Final = GarbageCollector()
 os.register_at_fork(after_in_child=COLLECTOR.forked)
 
 
