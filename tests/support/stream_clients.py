@@ -1,9 +1,10 @@
 """A process with one client on an asyncio loop, which does what it is told and says what it took.
 
-    python stream_clients.py ours|vllm INPUT_ADDRESS OUTPUT_ADDRESS MODEL
+    python stream_clients.py ours|trusting|vllm INPUT_ADDRESS OUTPUT_ADDRESS MODEL
 
-`ours` is enginecore_client's AsyncMPClient; `vllm` is vLLM's, made as its API servers make it, with
-the smallest thing that gives each request its outputs: a dict of queues. Commands come as lines of
+`ours` is enginecore_client's AsyncMPClient; `trusting` is one that leaves the check of token ids
+to its caller, as vLLM's does; `vllm` is vLLM's, made as its API servers make it, with the smallest
+thing that gives each request its outputs: a dict of queues. Commands come as lines of
 JSON, and so do the answers; the first answer says that the engine is there.
 """
 
@@ -58,12 +59,16 @@ class Side(ABC):
 class Ours(Side):
     """Our client, whose streams are per request already."""
 
+    check_prompts = True
+
     def __init__(self, addresses: dict[str, str], _model: str) -> None:
         import enginecore_client  # noqa: PLC0415 - each process has one client only
 
         self._package = enginecore_client
         native = enginecore_client.NativeOptions(vocab_size=VOCABULARY)
-        self._client = enginecore_client.AsyncMPClient({"mode": "bind", **addresses}, native=native)
+        self._client = enginecore_client.AsyncMPClient(
+            {"mode": "bind", **addresses}, native=native, check_prompts=self.check_prompts
+        )
 
     async def connect(self) -> None:
         await self._client.connect()
@@ -77,6 +82,12 @@ class Ours(Side):
 
     async def open(self, request: Any) -> Next:
         return self._client.generate(request).__anext__
+
+
+class Trusting(Ours):
+    """The same, with token ids that the caller has checked."""
+
+    check_prompts = False
 
 
 class Vllm(Side):
@@ -195,7 +206,11 @@ class Runner:
         return took
 
 
-SIDES: dict[str, Callable[[dict[str, str], str], Side]] = {"ours": Ours, "vllm": Vllm}
+SIDES: dict[str, Callable[[dict[str, str], str], Side]] = {
+    "ours": Ours,
+    "trusting": Trusting,
+    "vllm": Vllm,
+}
 
 
 async def serve(kind: str, addresses: dict[str, str], model: str, answers: int) -> None:

@@ -24,7 +24,7 @@ Program = subprocess.Popen[str]
 
 
 class StreamProcesses:
-    """The engine and its clients: `ours`, `vllm` and `bare`, in this order.
+    """The engine and its clients: `ours`, `trusting`, `vllm` and `bare`, in this order.
 
     All have the same Python and the same libraries, and are bound to sockets of the same kind.
 
@@ -33,7 +33,9 @@ class StreamProcesses:
         kinds: which clients to start; the engine serves only these.
     """
 
-    def __init__(self, python: Path, kinds: Sequence[str] = ("ours", "vllm", BARE)) -> None:
+    def __init__(
+        self, python: Path, kinds: Sequence[str] = ("ours", "trusting", "vllm", BARE)
+    ) -> None:
         self._python = python
         self._kinds = kinds
         self._directory = ""

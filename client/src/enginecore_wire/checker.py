@@ -5,6 +5,7 @@ once, these apart, is known by its encoding and not looked at again; of a prompt
 checked where they are. All else, and whatever may be wrong, goes the long way.
 """
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from math import inf
@@ -31,14 +32,16 @@ class RequestChecker:
 
     Args:
         limits: what the engine can take.
+        prompts: whether token ids of prompts are checked, which takes as long as all else.
     """
 
-    def __init__(self, limits: RequestLimits) -> None:
+    def __init__(self, limits: RequestLimits, *, prompts: bool = True) -> None:
         self._limits = limits
+        self._checks_prompts = prompts
         self._longest = limits.max_model_len - 1
         if limits.prompt_tokens:
             self._longest = min(self._longest, limits.prompt_tokens)
-        self._decoder = checked_decoder(limits.vocab_size)
+        self._decoder = checked_decoder(limits.vocab_size if prompts else sys.maxsize)
         self._prompt = _prompt_type(limits.vocab_size)
         self._encoder = msgspec.msgpack.Encoder()
         self._approved: set[bytes] = set()
@@ -93,6 +96,8 @@ class RequestChecker:
         for name in (request.request_id, request.external_req_id):
             if type(name) is not str or not 0 < len(name) <= MAX_REQUEST_ID:
                 return False
+        if not self._checks_prompts:
+            return True
         try:
             msgspec.convert((token_ids,), self._prompt)
         except msgspec.ValidationError:

@@ -264,3 +264,13 @@ def test_many_threads_with_several_sequences_each(pod: Pod) -> None:
         thread.join()
     face.close()
     assert results == [repeated(8)] * 80
+
+
+def test_token_ids_may_be_left_to_the_server(start_pod: Any, open_face: Open) -> None:
+    """A client that does not check them hears of it all the same, and goes on."""
+    face = open_face(client_addresses([start_pod().wait_ready()]), check_prompts=False)
+    assert len(list(face.generate(PROMPT, params(3)))) == 3
+    with pytest.raises(RequestRejectedError) as refused:
+        list(face.generate([*PROMPT, 10**6], params(3)))
+    assert refused.value.field == f"prompt_token_ids[{len(PROMPT)}]"
+    assert len(list(face.generate(PROMPT, params(3)))) == 3

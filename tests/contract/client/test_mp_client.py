@@ -137,6 +137,7 @@ def test_what_a_constructor_refuses_leaves_nothing(peer: ProtocolPeer) -> None:
         ("registry", "x"),
         ("retry", "no"),
         ("lockstep", 1),
+        ("check_prompts", None),
         ("tokenizer", "gpt2"),
         ("load_score", 0.5),
         ("launch", LaunchOptions(host="::1")),

@@ -12,7 +12,7 @@ from support.stream_processes import StreamProcesses
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[StreamProcesses]:
-    with StreamProcesses(Path(sys.executable), ("ours", "bare")) as started:
+    with StreamProcesses(Path(sys.executable), ("ours", "trusting", "bare")) as started:
         yield started
 
 
@@ -24,6 +24,7 @@ def processes() -> Iterator[StreamProcesses]:
         ("ours", Paced(2, 5, 0.001)),
         ("ours", Adds(10)),
         ("ours", Trips(10)),
+        ("trusting", Adds(10)),
         ("bare", Flood(3, 7)),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,

@@ -125,3 +125,26 @@ def test_values_that_only_an_encoder_knows_are_checked_each_time(checker: Reques
     request = msgspec.structs.replace(PLAIN, sampling_params=params)
     assert checked(checker, request) is None
     assert checked(checker, request) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"prompt_token_ids": [99]}, None),
+        ({"prompt_token_ids": [100]}, None),
+        ({"prompt_token_ids": [0] * 50}, "prompt_token_ids"),
+        ({"prompt_token_ids": []}, "prompt_token_ids"),
+        ({"request_id": ""}, "request_id"),
+        ({"arrival_time": math.inf}, "arrival_time"),
+        ({"sampling_params": SamplingParams(temperature=-1.0)}, "sampling_params.temperature"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["first of its kind", "second"])
+def test_token_ids_may_be_the_caller_s_care(
+    first: bool, changes: dict[str, Any], field: str | None
+) -> None:
+    """All else is not."""
+    trusting = RequestChecker(LIMITS, prompts=False)
+    if not first:
+        assert checked(trusting, PLAIN) is None
+    assert checked(trusting, msgspec.structs.replace(PLAIN, **changes)) == field

@@ -37,9 +37,12 @@ Frames = list[bytes | memoryview]
 
 
 class Admission:
-    """The rules of one engine, taken from its READY; `dialect` is where it expects each field."""
+    """The rules of one engine, taken from its READY.
 
-    def __init__(self, ready: Ready, dialect: Dialect = NATIVE) -> None:
+    `dialect` is where it expects each field, and `prompts` whether their token ids are checked.
+    """
+
+    def __init__(self, ready: Ready, dialect: Dialect = NATIVE, *, prompts: bool = True) -> None:
         facts = ready.engine
         self.in_flight = ready.limits.in_flight
         self._slot = ready.slot
@@ -53,7 +56,7 @@ class Admission:
             modalities=frozenset(ready.modalities),
             max_logprobs=ready.max_logprobs,
         )
-        self._checker = RequestChecker(self._limits)
+        self._checker = RequestChecker(self._limits, prompts=prompts)
         self._encoder = MsgpackEncoder()
         self._dialect = dialect
         self._translates = dialect != NATIVE

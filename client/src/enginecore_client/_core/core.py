@@ -37,6 +37,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a client is: its name in pods' logs, its place among clients, its patience.
 
     `lockstep` engines step together, in waves. `load_score` is what a request costs on an engine.
+    `check_prompts` says whether token ids of prompts are checked before they are sent.
     `advice` is what to do if nobody answers at addresses that do not change.
     """
 
@@ -46,6 +47,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_seconds: float = 0.6
     lockstep: bool = False
     load_score: LoadScore = score
+    check_prompts: bool = True
     advice: str = ""
 
 
@@ -79,7 +81,9 @@ class ClientCore:
         balancer: Balancer[int] = Balancer(
             settings.client_index, settings.client_count, settings.load_score
         )
-        self._delivery = delivery = Delivery(fleet, ledger, balancer, waves)
+        self._delivery = delivery = Delivery(
+            fleet, ledger, balancer, waves, prompts=settings.check_prompts
+        )
         self._dispatcher = dispatcher = Dispatcher(
             fleet, ledger, balancer, delivery.admissions, ids, wall
         )

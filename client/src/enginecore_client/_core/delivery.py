@@ -60,9 +60,19 @@ class _LookedUp(NamedTuple):
 
 
 class Delivery:
-    """Brings messages to the records they concern."""
+    """Brings messages to the records they concern; `prompts` says whether token ids of prompts
+    are to be checked before they are sent."""
 
-    def __init__(self, fleet: Fleet, ledger: Ledger, balancer: Balancer[int], waves: Waves) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        balancer: Balancer[int],
+        waves: Waves,
+        *,
+        prompts: bool = True,
+    ) -> None:
+        self._checks_prompts = prompts
         self.admissions: dict[int, Admission] = {}
         self.unreadable = 0
         self.loads_known = False
@@ -144,7 +154,9 @@ class Delivery:
             if rank != ready.rank:
                 address = connection.endpoint.input_address
                 self._ledger.events.append(RankTaken(rank, ready.rank, address))
-            self.admissions[connection.link] = Admission(ready, connection.dialect)
+            self.admissions[connection.link] = Admission(
+                ready, connection.dialect, prompts=self._checks_prompts
+            )
             self._decoders.pop(connection.link, None)
             self._ledger.events.append(EngineUp(rank, ready))
             connection.received = ready.outputs_sent

@@ -74,6 +74,10 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             vLLM's. Its arguments are this client's unfinished requests there, what the engine
             reported last, and how many clients share the engines.
         lockstep: whether the engines step together, as ranks of a mixture of experts do.
+        check_prompts: whether the token ids of prompts are held to the vocabulary before they are
+            sent. False saves a third of a request's time where whoever calls has checked them; an
+            engine server does so again, but an engine that dials in, or was started here, ends at
+            the first that is wrong.
         native: what is known or wanted of engines that dial in.
         engine_command: how an engine is started, where `client_addresses` is None.
         launch: what else there is to say about that.
@@ -104,6 +108,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
         tokenizer: TextTokenizer | None = None,
         load_score: LoadScore = score,
         lockstep: bool = False,
+        check_prompts: bool = True,
         native: NativeOptions = NATIVE_DEFAULTS,
         engine_command: EngineCommand | Sequence[str] | None = None,
         launch: LaunchOptions = LAUNCH_DEFAULTS,
@@ -115,6 +120,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             registry=registry,
             retry=retry,
             lockstep=lockstep,
+            check_prompts=check_prompts,
             tokenizer=tokenizer,
             load_score=load_score,
             client_key=client_key,
@@ -141,6 +147,7 @@ class MPClient(EngineCoreClient, Generic[Resources, Queue]):
             client_count=client_count,
             lockstep=lockstep,
             load_score=load_score,
+            check_prompts=check_prompts,
             advice=advice_of(engines.source),
         )
         self.client_count = client_count

@@ -30,6 +30,7 @@ class SharedOptions(TypedDict, total=False):
     retry: bool
     engine_ranks: Sequence[int] | None
     lockstep: bool
+    check_prompts: bool
     tokenizer: TextTokenizer | None
     load_score: LoadScore
     native: NativeOptions
@@ -60,6 +61,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     "retry": (lambda it: isinstance(it, bool), "True or False"),
     "lockstep": (lambda it: isinstance(it, bool), "True or False"),
+    "check_prompts": (lambda it: isinstance(it, bool), "True or False"),
     "client_key": (
         lambda it: it is None or isinstance(it, str | os.PathLike),
         "the path of a file with a secret key, or None",
