@@ -8,7 +8,16 @@ import pytest
 from enginecore_operator.api import labels
 from support.cluster_story import settled
 from support.key_chest import LAG, SECURED, numbered
-from support.key_stories import FIRST, REPLICAS, allowed, client_key, publics, secured, step
+from support.key_stories import (
+    FIRST,
+    REPLICAS,
+    allowed,
+    client_key,
+    publics,
+    rotating,
+    secured,
+    step,
+)
 from support.operator_objects import CoreStory, running
 
 GIVEN = {"secretName": "mine", "publicKey": "k" * 40, "allowedConfigMap": "those"}
@@ -26,12 +35,7 @@ def started() -> CoreStory:
 @pytest.mark.parametrize("since", ["Settled", "Listing", "Publishing"])
 def test_a_while_without_curve_forgets_no_key(since: str) -> None:
     """Engines that wait for their turn, and clients, have the keys from before."""
-    story = secured()
-    clock = 0.0
-    while step(story) != since:
-        story.change_spec(replicas=REPLICAS, keys={"generation": 2}, **SECURED)
-        story.plan(clock)
-        clock += LAG
+    story, clock = (secured(), 0.0) if since == "Settled" else rotating(since)
     keys, there, client = story.status.keys, allowed(story), client_key(story)
     paused = {"replicas": REPLICAS, "rollout": {"paused": True}, "keys": {"generation": 2}}
     story.change_spec(**paused, transport={"security": "None"})

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from logging.handlers import QueueHandler
 from typing import Any
 
 import pytest
@@ -99,34 +100,24 @@ def test_a_fault_of_the_operator_is_told(kind: str, down: bool) -> None:
     asyncio.run(story())
 
 
-class Passes:
-    """Counts passes that failed, as the log tells of them; a filter of a logger."""
-
-    def __init__(self) -> None:
-        self.failed: asyncio.Queue[str] = asyncio.Queue()
-
-    def __call__(self, record: logging.LogRecord) -> bool:
-        if "the pass failed" in record.getMessage():
-            self.failed.put_nowait(record.getMessage())
-        return True
-
-
 def test_an_engine_that_serves_stays_ready() -> None:
     ready = {"type": "Ready", "status": "True", "reason": "PodReady"}
 
     async def story() -> None:
-        api, passes = Api(document("EngineCore", conditions=[ready])), Passes()
+        api = Api(document("EngineCore", conditions=[ready]))
+        records: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
 
-        async def two() -> None:
-            await passes.failed.get()
-            await passes.failed.get()
+        async def two_passes() -> None:
+            for _ in range(2):
+                while "the pass failed" not in (await records.get()).getMessage():
+                    pass
 
-        log = logging.getLogger("enginecore_operator.loop")
-        log.addFilter(passes)
+        log, handler = logging.getLogger("enginecore_operator.loop"), QueueHandler(records)
+        log.addHandler(handler)
         try:
-            await led("EngineCore", api, two())
+            await led("EngineCore", api, two_passes())
         finally:
-            log.removeFilter(passes)
+            log.removeHandler(handler)
         assert api.taken.empty()
         assert api.told == []
 
