@@ -18,18 +18,17 @@ from enginecore_operator.kube.cache import Cache, Change
 from enginecore_operator.kube.client import KubeClient
 from enginecore_operator.kube.errors import (
     KubeError,
-    NotFoundError,
     NotLeaderError,
     RefusedError,
     TerminatingError,
     UnreachableError,
 )
-from enginecore_operator.kube.events import EventWriter, shorten
+from enginecore_operator.kube.events import EventWriter
 from enginecore_operator.kube.execute import Executor
 from enginecore_operator.kube.resources import BY_KIND, CLUSTERS, CORES, NODES, PODS
 from enginecore_operator.kube.secrets import SecretStore
 from enginecore_operator.metrics import OperatorMetrics
-from enginecore_operator.plan.actions import Action, Event, Plan
+from enginecore_operator.plan.actions import Action, Plan
 from enginecore_operator.plan.cluster_plan import plan_cluster, refuse_cluster
 from enginecore_operator.plan.core_plan import plan_core, refuse_core, refuse_exposure
 from enginecore_operator.plan.keys import KeyHolder, cluster_holder, core_holder
@@ -47,6 +46,7 @@ from enginecore_operator.plan.orphans import plan_orphans
 from enginecore_operator.plan.rendering import Rendering
 from enginecore_operator.pod_warnings import PodWarnings
 from enginecore_operator.status_reader import StatusReader
+from enginecore_operator.status_writer import StatusWriter
 from enginecore_operator.views import (
     foreign_children,
     foreign_objects,
@@ -61,8 +61,6 @@ DELAY_PER_ENGINE: Final = 0.001
 LONGEST_CLUSTER_DELAY: Final = 0.5
 """Seconds in which the wakes of a cluster by its engines become one pass: more for many, as
 each pass writes all their addresses."""
-STATUS_DELAY: Final = 0.5
-"""Seconds a status that is not urgent waits for a later one."""
 REFUSED_DELAY: Final = 15.0
 ACTIONS_AT_ONCE: Final = 32
 
@@ -111,20 +109,18 @@ class Reconciler:
     ) -> None:
         self.cache = Cache(self._changed)
         self.queue = WorkQueue()
-        self._client = client
         self._executor = Executor(client, self.cache)
         self._facts = FactsKeeper(reader, self._wake, clock)
         self._warnings = PodWarnings(client, clock)
         self._keys = KeyKeeper(
             SecretStore(client, clock), self.cache, self._executor, new_pair, lag=key_lag, now=now
         )
-        self._events = events
+        self._statuses = StatusWriter(client, self.cache, events, self.queue, clock)
         self._metrics = metrics
         self._rendering = rendering
         self._clock = clock
         self._now = now
         self._leads = False
-        self._deferred: dict[Key, float] = {}
         self._slots = asyncio.Semaphore(ACTIONS_AT_ONCE)
 
     def start(self) -> None:
@@ -136,7 +132,7 @@ class Reconciler:
         """Cease to lead: drop all that waits; what is under way ends at its next write."""
         self._leads = False
         self.queue.clear()
-        self._deferred.clear()
+        self._statuses.clear()
 
     def wake_all(self) -> None:
         """Look at every object again."""
@@ -297,7 +293,7 @@ class Reconciler:
     async def _reap(self, key: Key) -> None:
         """Delete the engines of a cluster, or the pods of an engine, that is gone for sure."""
         self._facts.forget(key)
-        self._deferred.pop(key, None)
+        self._statuses.forget(key)
         owner = BY_KIND[key.kind]
         child = PODS if owner is CORES else CORES
         if not self.cache.count(child.kind, key.namespace, key.name):
@@ -319,14 +315,7 @@ class Reconciler:
 
     async def _settle(self, key: Key, view: ClusterView | CoreView, plan: Plan) -> None:
         """Write the status if it changed, then tell the events."""
-        observed = view.cluster if isinstance(view, ClusterView) else view.core
-        if plan.status == observed.status:
-            self._deferred.pop(key, None)
-        elif plan.urgent or self._is_overdue(key):
-            self._deferred.pop(key, None)
-            await self._write_status(key, plan.status)
-        for event in plan.events:
-            self._tell(key, view, event)
+        await self._statuses.settle(key, view, plan)
         if plan.ask is not None:
             self._facts.ask(key, plan.ask)
 
@@ -339,15 +328,6 @@ class Reconciler:
             await self._settle(key, view, refused)
             return _sooner(plan.requeue_after, REFUSED_DELAY)
         return plan.requeue_after
-
-    def _is_overdue(self, key: Key) -> bool:
-        """Tell whether a status that may wait has waited long enough; else come back."""
-        since = self._deferred.setdefault(key, self._clock())
-        rest = since + STATUS_DELAY - self._clock()
-        if rest <= 0:
-            return True
-        self.queue.add_after(key, rest)
-        return False
 
     async def _act(self, stage: Sequence[Action]) -> None:
         if len(stage) == 1:
@@ -366,22 +346,6 @@ class Reconciler:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-
-    async def _write_status(self, key: Key, status: msgspec.Struct) -> None:
-        body = {"status": msgspec.to_builtins(status)}
-        resource = BY_KIND[key.kind]
-        try:
-            raw = await self._client.patch(resource, key.namespace, key.name, body, "status")
-        except NotFoundError:
-            self.cache.remove(key.kind, key.namespace, key.name)
-        else:
-            self.cache.put(key.kind, raw)
-
-    def _tell(self, key: Key, view: ClusterView | CoreView, event: Event) -> None:
-        about = view.cluster.metadata if isinstance(view, ClusterView) else view.core.metadata
-        log = logger.warning if event.type == "Warning" else logger.info
-        log("%s: %s: %s", key, event.reason.value, shorten(event.message))
-        self._events.post(BY_KIND[key.kind], about, event)
 
     async def _nodes_of(self, pods: Sequence[ObservedPod]) -> dict[str, ObservedNode]:
         """Return the nodes of pods. A node is gone only when the API server says so: a pod may
