@@ -322,3 +322,12 @@ def condition_of(status: Any, kind: str) -> tuple[str, str]:
 def told(plan: Plan) -> list[str]:
     """Return the reasons of a plan's events."""
     return [event.reason.value for event in plan.events]
+
+
+def started(**spec: object) -> CoreStory:
+    """Return the story of an engine whose first pod is Ready."""
+    story = CoreStory(**spec)
+    story.plan()
+    story.pod = running(story.pod)
+    story.plan(1)
+    return story

@@ -18,18 +18,10 @@ from support.key_stories import (
     secured,
     step,
 )
-from support.operator_objects import CoreStory, running
+from support.operator_objects import CoreStory, running, started
 
 GIVEN = {"secretName": "mine", "publicKey": "k" * 40, "allowedConfigMap": "those"}
 PLAIN = {"transport": {"security": "None"}}
-
-
-def started() -> CoreStory:
-    story = CoreStory(**SECURED)
-    story.plan()
-    story.pod = running(story.pod)
-    story.plan(1)
-    return story
 
 
 @pytest.mark.parametrize("since", ["Settled", "Listing", "Publishing"])
@@ -57,7 +49,7 @@ def test_a_while_without_curve_forgets_no_key(since: str) -> None:
 
 
 def test_a_while_without_curve_forgets_no_key_of_an_engine_of_its_own() -> None:
-    story = started()
+    story = started(**SECURED)
     keys = story.status.keys
     story.change_spec(**PLAIN)
     story.plan(2)

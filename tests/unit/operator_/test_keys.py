@@ -29,6 +29,7 @@ from support.operator_objects import (
     observed_cluster,
     observed_core,
     running,
+    started,
     told,
 )
 
@@ -322,16 +323,8 @@ def test_curve_comes_and_goes_engine_by_engine(security: str) -> None:
     assert story.status.client_addresses.server_key == expected
 
 
-def started() -> CoreStory:
-    story = CoreStory(**SECURED)
-    story.plan()
-    story.pod = running(story.pod)
-    story.plan(1)
-    return story
-
-
 def test_an_engine_of_its_own_has_its_own_keys() -> None:
-    story = started()
+    story = started(**SECURED)
     assert sorted(story.chest.secrets) == ["smollm-0-admin", "smollm-0-client", "smollm-0-keys-1"]
     for secret in story.chest.secrets.values():
         assert secret.metadata.is_controlled_by("uid-smollm-0")
@@ -343,7 +336,7 @@ def test_an_engine_of_its_own_has_its_own_keys() -> None:
 
 
 def test_an_engine_of_its_own_gets_another_generation() -> None:
-    story = started()
+    story = started(**SECURED)
     story.change_spec(keys={"generation": 2}, **SECURED)
     for clock in (10.0, 10 + LAG, 10 + 2 * LAG):
         story.plan(clock)
@@ -371,7 +364,7 @@ def test_an_engine_of_its_own_waits_for_its_names() -> None:
 
 
 def test_a_running_engine_of_its_own_goes_on_without_them() -> None:
-    story = started()
+    story = started(**SECURED)
     story.chest.put_foreign("smollm-0-keys-1")
     story.plan(2)
     assert story.condition("Ready") == ("True", "PodReady")
