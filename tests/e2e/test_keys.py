@@ -49,11 +49,22 @@ async def main():
 asyncio.run(main())
 """
 KNOCK = """
-import socket, sys, zmq
-from zmq.utils import z85
+import socket, sys, time, zmq
 
 host, port, key = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-with socket.create_connection((host, port), 5) as peer:
+
+def let_in():
+    # The network's rules follow a new pod's label a moment later.
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection((host, port), 5)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+with let_in() as peer:
     peer.settimeout(3)
     # A greeting of ZMTP 3.1 for the mechanism NULL, then its READY.
     peer.sendall(b"\\xff" + bytes(8) + b"\\x7f\\x03\\x01NULL" + bytes(48) + b"\\x04\\x06\\x05READY")
