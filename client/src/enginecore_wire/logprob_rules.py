@@ -21,6 +21,13 @@ def check_logprobs(
         limits: what that engine can take.
         prompt_length: the prompt's tokens.
     """
+    if (
+        params.logprobs is None
+        and params.prompt_logprobs is None
+        and params.prompt_logprob_token_ids is None
+        and params.prompt_logprob_start is None
+    ):
+        return None
     most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     for name, count in (
         ("logprobs", params.logprobs),

@@ -115,6 +115,30 @@ def _check_lengths(params: SamplingParams, limits: RequestLimits) -> FieldProble
 
 
 def _check_token_ids(params: SamplingParams, vocab_size: int) -> FieldProblem | None:
+    if (
+        params.stop_token_ids
+        or params.all_stop_token_ids
+        or params.logit_bias
+        or params.allowed_token_ids
+        or params.logprob_token_ids
+    ):
+        problem = _check_lists(params, vocab_size)
+        if problem:
+            return problem
+    if params.eos_token_id is not None and not 0 <= params.eos_token_id < vocab_size:
+        return _bad("_eos_token_id", params.eos_token_id, f"0 to {vocab_size - 1}")
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        return _bad("allowed_token_ids", "an empty array", "nil, or at least one token id")
+    if params.logit_bias:
+        for token, bias in params.logit_bias.items():
+            if not bias < inf:  # nan or inf leaves no distribution to sample from
+                return _bad(f"logit_bias[{token}]", bias, "finite numbers or -inf")
+    if params.bad_words_token_ids:
+        return _check_bad_words(params.bad_words_token_ids, vocab_size)
+    return None
+
+
+def _check_lists(params: SamplingParams, vocab_size: int) -> FieldProblem | None:
     lists: tuple[tuple[str, Collection[int] | None, int], ...] = (
         ("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS),
         ("_all_stop_token_ids", params.all_stop_token_ids, MAX_STOP_TOKEN_IDS),
@@ -127,16 +151,6 @@ def _check_token_ids(params: SamplingParams, vocab_size: int) -> FieldProblem | 
             problem = _check_ids(name, ids, longest, vocab_size)
             if problem:
                 return problem
-    if params.eos_token_id is not None and not 0 <= params.eos_token_id < vocab_size:
-        return _bad("_eos_token_id", params.eos_token_id, f"0 to {vocab_size - 1}")
-    if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        return _bad("allowed_token_ids", "an empty array", "nil, or at least one token id")
-    if params.logit_bias:
-        for token, bias in params.logit_bias.items():
-            if not bias < inf:  # nan or inf leaves no distribution to sample from
-                return _bad(f"logit_bias[{token}]", bias, "finite numbers or -inf")
-    if params.bad_words_token_ids:
-        return _check_bad_words(params.bad_words_token_ids, vocab_size)
     return None
 
 
