@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Sentences: numbers in them, and what is left of long ones."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -9,3 +9,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def is_or_are(number: int) -> str:
     """Return the verb of so many things: `is`, `are`."""
     return "is" if number == 1 else "are"
+
+
+def shortened(text: str, length: int, head: int) -> str:
+    """Return a text, without its middle if it is longer than `length` characters.
+
+    Its first `head` characters stay, and as many of its last as there is room for.
+    """
+    return text if len(text) <= length else f"{text[:head]} … {text[head + 3 - length :]}"

@@ -8,6 +8,7 @@ import msgspec
 from enginecore_server.engine_log import LEAD
 from enginecore_wire.contract import ServerStatus
 from enginecore_wire.packed_log import pack
+from enginecore_wire.wording import shortened
 
 TERMINATION_BYTES: Final = 4096
 """What the kubelet keeps of a termination message."""
@@ -28,7 +29,7 @@ def termination_message(status: ServerStatus) -> bytes:
     operator, and as many of its last lines as fit for people who look at the pod.
     """
     lines = list(compact(status.log_tail))
-    whole = [_shortened(line) for line in status.log_tail]
+    whole = [shortened(line, _LONGEST_LINE, _LONGEST_LINE // 2) for line in status.log_tail]
     packed = _packed(whole, PACKED_BYTES)
     words = status.message
     while len(text := _encode(status, words, lines, packed)) > TERMINATION_BYTES:
@@ -66,12 +67,7 @@ def compact(lines: Sequence[str]) -> Iterator[str]:
         lead = match.group() if match else ""
         kept = line[len(lead) :] if lead and lead == before else line
         before = lead
-        yield _shortened(kept)
-
-
-def _shortened(line: str) -> str:
-    half = _LONGEST_LINE // 2
-    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
+        yield shortened(kept, _LONGEST_LINE, _LONGEST_LINE // 2)
 
 
 def _encode(status: ServerStatus, message: str, lines: Sequence[str], packed: str) -> bytes:

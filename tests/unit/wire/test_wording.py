@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginecore_wire.wording import counted, is_or_are
+from enginecore_wire.wording import counted, is_or_are, shortened
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,12 @@ def test_irregular_plurals() -> None:
         "1 entry",
         "3 entries",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("", ""), ("a" * 10, "a" * 10), ("abcdefghijk", "abcd … ijk"), ("é" * 99, "éééé … ééé")],
+)
+def test_a_long_text_loses_its_middle(text: str, left: str) -> None:
+    assert shortened(text, 10, 4) == left
+    assert len(left) <= 10

@@ -25,10 +25,10 @@ def collect_addresses(
 ) -> ClientAddresses:
     """Collect the present addresses; index i is rank i, empty while it has none.
 
-    There is no coordinator's while an engine cannot report to it.
+    `coordinator_service` is None where there is none, or engines cannot report to it.
     """
     cluster_ip = ""
-    if coordinator_service is not None and can_report(cores, coordinator_key):
+    if coordinator_service is not None:
         cluster_ip = coordinator_service.raw.get("spec", {}).get("clusterIP", "")
     ranks = [cores.get(rank) for rank in range(replicas)]
     return ClientAddresses(

@@ -81,6 +81,8 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         for _, core in sorted(engines.surplus.items(), reverse=True)
     )
     coordinator_key = _coordinator_key(view, ring)
+    coordinated = can_report(engines.serving, coordinator_key)
+    service = view.services.get(names.coordinator_name(cluster.metadata.name))
     taken = (*children.taken, *engines.taken, *_taken_exposures(engines))
     status = cluster_status.build_status(
         view,
@@ -93,7 +95,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
             addresses=collect_addresses(
                 spec.replicas,
                 engines.serving,
-                view.services.get(names.coordinator_name(cluster.metadata.name)),
+                service if coordinated else None,
                 coordinator_key,
             ),
             exposed=collect_exposed(spec, engines.serving),
@@ -104,7 +106,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         cluster.metadata,
         spec,
         status.client_addresses,
-        coordinated=can_report(engines.serving, coordinator_key),
+        coordinated=coordinated,
     )
     listed = _ensure(cluster.metadata.uid, addresses, view.config_maps)
     stages = (

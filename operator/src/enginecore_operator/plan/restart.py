@@ -16,7 +16,7 @@ from enginecore_operator.api.status import EngineCoreStatus, Failure
 from enginecore_operator.plan.observed import ObservedPod
 from enginecore_wire.contract import ServerStatus
 from enginecore_wire.packed_log import unpack
-from enginecore_wire.wording import counted
+from enginecore_wire.wording import counted, shortened
 
 STABLE_SECONDS: Final = 60.0
 """An engine that was Ready for this long failed for a new cause: its failures count anew."""
@@ -26,6 +26,9 @@ MESSAGE_LENGTH: Final = 24 << 10
 
 TALE_LENGTH: Final = 4096
 """The same where it is told again: in conditions, which a cluster has of all its engines."""
+CAUSE_LENGTH: Final = 1024
+"""Of these, at their beginning: the cause stands before the log."""
+
 _ERROR: Final = "Error"
 
 
@@ -69,7 +72,7 @@ def record_failure(
         count=before.count + 1 if before is not None and in_a_row else 1,
         time=precise_timestamp(now),
         reason=reason,
-        message=_cut(message, MESSAGE_LENGTH),
+        message=shortened(message, MESSAGE_LENGTH, CAUSE_LENGTH),
         revision=revision,
     )
 
@@ -77,7 +80,8 @@ def record_failure(
 def describe_failures(failure: Failure) -> str:
     """Tell a failure's tale in one sentence."""
     row = counted(failure.count, "failure")
-    return f"{row} in a row, the last: {failure.reason}: {_cut(failure.message, TALE_LENGTH)}"
+    message = shortened(failure.message, TALE_LENGTH, CAUSE_LENGTH)
+    return f"{row} in a row, the last: {failure.reason}: {message}"
 
 
 def given_up(failure: Failure, policy: Restart) -> bool:
@@ -98,11 +102,3 @@ def _was_stable(status: EngineCoreStatus, now: datetime) -> bool:
         return False
     since = parse_timestamp(ready.last_transition_time)
     return (now - since).total_seconds() >= STABLE_SECONDS
-
-
-def _cut(message: str, length: int) -> str:
-    """Cut the middle out of a long message: it begins with the cause and ends with the last log."""
-    if len(message) <= length:
-        return message
-    head = length // 4
-    return f"{message[:head]} … {message[head + 3 - length :]}"
