@@ -8,6 +8,8 @@ from support.eventually import eventually
 from support.operator_process import Kubectl
 
 GROUP = "enginecore.dev/v1alpha1"
+WAIT = 40.0
+"""Seconds within which what the operator is to do is done."""
 
 
 def fake_node(name: str, **labels: str) -> dict[str, Any]:
@@ -57,3 +59,24 @@ def refusing(kubectl: Kubectl, probe: dict[str, Any], resource: str) -> Iterator
     finally:
         for kind in kinds:
             kubectl.run("delete", kind, name, "--ignore-not-found")
+
+
+def wait_available(kubectl: Kubectl, replicas: int, deadline: float = WAIT) -> dict[str, Any]:
+    """Wait until a cluster serves with so many engines of its present spec."""
+
+    def available() -> dict[str, Any] | None:
+        cluster = kubectl.get("enginecluster", "smollm")
+        status = cluster.get("status", {})
+        caught_up = status.get("observedGeneration") == cluster["metadata"]["generation"]
+        counts = [status.get(f"{word}Replicas") for word in ("ready", "updated", "desired")]
+        return status if caught_up and counts == [replicas] * 3 else None
+
+    found = eventually(available, f"{replicas} engines are ready", deadline, interval=0.2)
+    assert found is not None
+    return found
+
+
+def pods_of(kubectl: Kubectl, core: str) -> list[str]:
+    """Return the names of an engine's pods that are not being deleted."""
+    pods = kubectl.find_all("pods", f"enginecore.dev/core={core}")
+    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]

@@ -11,7 +11,6 @@ import msgspec
 from enginecore_operator.api import labels
 from enginecore_operator.api.conditions import ConditionType, Reason, find_condition, is_true
 from enginecore_operator.api.status import EngineClusterStatus
-from enginecore_operator.api.transport import ClusterKeys
 from enginecore_operator.api.v1alpha1 import EngineClusterSpec
 from enginecore_operator.api.validate import InvalidSpecError, read_spec
 from enginecore_operator.plan import cluster_status, names
@@ -30,11 +29,11 @@ from enginecore_operator.plan.addresses import (
     collect_addresses,
     collect_exposed,
 )
-from enginecore_operator.plan.coordinator import build_coordinator, deployed_key
+from enginecore_operator.plan.cluster_keys import coordinator_key, find_keyring, keys_before
+from enginecore_operator.plan.coordinator import build_coordinator
 from enginecore_operator.plan.cores import build_core, core_spec, read_core_spec, spec_document
 from enginecore_operator.plan.diff import Difference, first_difference
-from enginecore_operator.plan.key_rotation import engine_generation
-from enginecore_operator.plan.keys import Keyring, build_keyring, cluster_holder
+from enginecore_operator.plan.keys import Keyring
 from enginecore_operator.plan.network_policy import work_on_cluster
 from enginecore_operator.plan.observed import ClusterView, ObjectMeta, ObservedCore, ObservedObject
 from enginecore_operator.plan.rendering import Rendering
@@ -65,7 +64,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         spec = read_spec(cluster.spec, EngineClusterSpec)
     except InvalidSpecError as error:
         return refuse_cluster(view, cluster.status, Reason.INVALID_SPEC, str(error), now)
-    ring = _keyring(view)
+    ring = find_keyring(view)
     engines = _sort(view, spec, ring)
     children = _plan_children(view, spec, rendering, ring)
     # Without its keys an engine cannot start; those that run go on.
@@ -80,8 +79,8 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
         Delete(ObjectRef(labels.CORE_KIND, core.metadata.namespace, core.metadata.name, _uid(core)))
         for _, core in sorted(engines.surplus.items(), reverse=True)
     )
-    coordinator_key = _coordinator_key(view, ring)
-    coordinated = can_report(engines.serving, coordinator_key)
+    reported_with = coordinator_key(view, ring)
+    coordinated = can_report(engines.serving, reported_with)
     service = view.services.get(names.coordinator_name(cluster.metadata.name))
     taken = (*children.taken, *engines.taken, *_taken_exposures(engines))
     status = cluster_status.build_status(
@@ -96,7 +95,7 @@ def plan_cluster(view: ClusterView, rendering: Rendering, now: datetime) -> Plan
                 spec.replicas,
                 engines.serving,
                 service if coordinated else None,
-                coordinator_key,
+                reported_with,
             ),
             exposed=collect_exposed(spec, engines.serving),
         ),
@@ -159,39 +158,9 @@ def _uid(core: ObservedCore) -> str:
     return core.metadata.uid
 
 
-def _keyring(view: ClusterView) -> Keyring | None:
-    holder = cluster_holder(view)
-    return None if holder is None else build_keyring(holder, view.keys)
-
-
-def _coordinator_key(view: ClusterView, ring: Keyring | None) -> str:
-    """Return the coordinator's key; while its Secret is not to be had, of the one that runs."""
-    if ring is None or ring.coordinator_key:
-        return ring.coordinator_key if ring is not None else ""
-    meta = view.cluster.metadata
-    return deployed_key(meta, view.deployments.get(names.coordinator_name(meta.name)))
-
-
-def _keys_before(view: ClusterView) -> ClusterKeys | None:
-    """Return what engines were to have when their keys were to be had last."""
-    meta, state = view.cluster.metadata, view.cluster.status.keys
-    if state is None:
-        return None
-    name = names.keys_secret_name(meta.name, engine_generation(state))
-    given = [
-        (int(core.spec.get("rank", 0)), core.spec["clusterKeys"])
-        for core in view.cores
-        if core.metadata.is_controlled_by(meta.uid)
-        and (core.spec.get("clusterKeys") or {}).get("secretName") == name
-    ]
-    # A rollout begins with the highest rank.
-    newest = max(given, key=lambda pair: pair[0], default=None)
-    return msgspec.convert(newest[1], ClusterKeys) if newest is not None else None
-
-
 def _sort(view: ClusterView, spec: EngineClusterSpec, ring: Keyring | None) -> _Engines:
     meta = view.cluster.metadata
-    keys = (ring.engine or _keys_before(view)) if ring is not None else None
+    keys = (ring.engine or keys_before(view)) if ring is not None else None
     template = core_spec(meta, spec, 0, keys)
     by_name = {core.metadata.name: core for core in view.cores}
     serving, missing, leaving, taken = {}, [], 0, []
