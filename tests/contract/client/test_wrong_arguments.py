@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -245,15 +244,18 @@ def test_a_fork_cannot_use_the_client_and_does_not_hang(peer: ProtocolPeer) -> N
 
 
 def _exit_code(child: int) -> int:
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    raise AssertionError("the fork hangs")
+    def ended() -> tuple[int, int] | None:
+        found = os.waitpid(child, os.WNOHANG)
+        return found if found[0] else None
+
+    try:
+        found = eventually(ended, "the fork ends")
+        assert found is not None
+    except AssertionError:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        raise
+    return os.waitstatus_to_exitcode(found[1])
 
 
 async def test_closing_ends_every_reader(peer: ProtocolPeer) -> None:
